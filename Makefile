@@ -1,0 +1,37 @@
+# Every target installs what it needs first; `make` alone lists them.
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+RACE := $(addprefix ./internal/,app ingest spool events lifecycle postgres processor stream testkit versioning)
+TIMEOUT ?= 8m
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help dev test check race build prerequisites
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Not `go run`: that neither passes signals on nor returns the status. Unstamped, since git may refuse another user's checkout.
+dev: prerequisites ## run everything in one process, state in .postern (ARGS="--listen ... --dir ...")
+	go build -buildvcs=false -o bin/dev/postern ./cmd/postern
+	@exec bin/dev/postern dev $(ARGS)
+
+test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own
+	go test -timeout $(TIMEOUT) ./...
+
+check: ## format, vet, staticcheck, architecture, modules, generated pages: what CI runs after the tests
+	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "run gofmt -w on:"; echo "$$bad"; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go test -count=1 ./internal/archtest
+	go mod tidy -diff
+	@if [ -d internal/config/gendoc ]; then echo "go run ./internal/config/gendoc -check"; go run ./internal/config/gendoc -check; fi
+
+race: prerequisites ## run the tests of everything concurrent under the race detector (needs a C compiler)
+	go test -race -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
+
+build: ## build the programs into bin/
+	go build -o bin/ ./cmd/...
+
+prerequisites: ## install PostgreSQL's server programs where they are missing; check Go
+	@.ci/prerequisites

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// The exit statuses.
+const (
+	statusDone     = 0
+	statusFailed   = 1
+	statusUsage    = 2
+	statusNotFound = 3
+	statusSeveral  = 4
+)
+
+// errUsage is the kind of error that the command line itself makes.
+var errUsage = errors.New("usage")
+
+// usageError is one; it prints without naming its kind.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string        { return e.text }
+func (e *usageError) Is(target error) bool { return target == errUsage }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// wantArgs wants exactly the named arguments.
+func wantArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		wanted := "no arguments"
+		if len(names) > 0 {
+			wanted = strings.Join(names, " ")
+		}
+		return usagef("%s takes %s, got %d; see %s --help", cmd.CommandPath(), wanted, len(args), cmd.CommandPath())
+	}
+}
+
+// errReported: what went wrong has been said already.
+var errReported = errors.New("reported")
+
+// report prints an error in one line and returns the exit status it stands for.
+func report(err error, errs io.Writer) int {
+	if err == nil {
+		return statusDone
+	}
+	status, hint := classify(err)
+	if !errors.Is(err, errReported) {
+		fmt.Fprintf(errs, "postern: %s%s\n", plain(strings.ReplaceAll(err.Error(), "\n", "; ")), hint)
+	}
+	return status
+}
+
+// classify maps every kind of error to its exit status and, where the error does not say it, what to do.
+func classify(err error) (status int, hint string) {
+	var objects *admin.SeveralObjectsError
+	var keys *events.SeveralError
+	switch {
+	case errors.Is(err, errUsage), errors.Is(err, events.ErrInvalid):
+		return statusUsage, ""
+	case errors.Is(err, events.ErrNotFound):
+		return statusNotFound, ""
+	case errors.As(err, &objects), errors.As(err, &keys):
+		return statusSeveral, ""
+	case errors.Is(err, context.Canceled):
+		return statusFailed, " (interrupted)"
+	case postgres.Code(err) == "42P01", postgres.Code(err) == "42703", postgres.Code(err) == "3F000":
+		return statusFailed, ": the database's schema does not fit this command; see postern migrate status"
+	}
+	return statusFailed, ""
+}

@@ -1,0 +1,360 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// testBundle is an instance whose daemons do not run: a database, and the file that tells where it is.
+type testBundle struct {
+	dir   string
+	db    *testkit.DB
+	known events.Sources
+}
+
+func setup(t *testing.T) *testBundle {
+	t.Helper()
+	b := &testBundle{dir: t.TempDir(), db: testkit.Database(t)}
+	var err error
+	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
+		t.Fatal(err)
+	}
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL, IngestURL: "http://127.0.0.1:1"})
+	return b
+}
+
+func (b *testBundle) write(t *testing.T, in *config.Instance) {
+	t.Helper()
+	if err := config.WriteInstance(b.dir, in); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// result is what a command line did.
+type result struct {
+	status    int
+	out, errs string
+}
+
+// run runs a command line against the instance.
+func (b *testBundle) run(t *testing.T, args ...string) result {
+	t.Helper()
+	return execute(t.Context(), "", append([]string{"--dir", b.dir}, args...)...)
+}
+
+func execute(ctx context.Context, in string, args ...string) result {
+	var out, errs bytes.Buffer
+	status := run(ctx, args, strings.NewReader(in), &out, &errs)
+	return result{status, out.String(), errs.String()}
+}
+
+// want fails unless a command ended with a status and its outputs hold the given texts.
+func (r result) want(t *testing.T, status int, out, errs string) {
+	t.Helper()
+	if r.status != status || !strings.Contains(r.out, out) || !strings.Contains(r.errs, errs) {
+		t.Errorf("status %d, want %d; want %q in\n%s\nand %q in\n%s", r.status, status, out, r.out, errs, r.errs)
+	}
+	if status != 0 && strings.Count(r.errs, "\n") != 1 {
+		t.Errorf("an error is one line: %q", r.errs)
+	}
+}
+
+// append stores an event of a source.
+func (b *testBundle) append(t *testing.T, source, key, body string) int64 {
+	t.Helper()
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
+		Headers: []byte(`{"Stripe-Signature":"t=1"}`), Verification: []byte(`{"scheme":"stripe-v1","secret":"main"}`), Body: []byte(body),
+		Events: []provider.Event{{Key: key, Type: "customer.updated", ObjectType: "customer", ObjectID: "cus_1", OccurredAt: time.Unix(1_790_000_000, 0),
+			Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return receipts[0][0].ID
+}
+
+// object stores an object of an account.
+func (b *testBundle) object(t *testing.T, source, account string, last int64) {
+	t.Helper()
+	_, err := b.db.Pool.Exec(t.Context(), `
+		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
+		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+		VALUES ($1, $2, 'customer', 'cus_1', false, 1790000000000000, 0, 1, '[]', false, 0, 0, 1790000001000000, true, false, '\x00', '\x00', '{"name": "Ada"}', false,
+		  $3, 4, 1, now(), now())`, b.known.Number[source], account, last)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *testBundle) outcome(t *testing.T, event int64, status string) {
+	t.Helper()
+	_, err := b.db.Pool.Exec(t.Context(), `
+		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, at, rule_version)
+		VALUES ($1, 0, 1, 7, '', 'customer', 'cus_1', $2, 'newer than what was stored', '{"final":false,"at":1790000000000000,"seen":0,"rank":1}', NULL, 1, now(), 1)`,
+		event, status)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, tc := range []struct {
+		args   []string
+		status int
+		errs   string
+	}{
+		{[]string{"bogus"}, 2, `no command "bogus" in postern`},
+		{[]string{"events", "bogus"}, 2, `no command "bogus" in postern events; there are list, show, tail`},
+		{[]string{"events", "show"}, 2, "postern events show takes ID, got 0"},
+		{[]string{"events", "list", "--bogus"}, 2, "unknown flag: --bogus; see postern events list --help"},
+		{[]string{"events", "list", "-o", "xml"}, 2, "write -o table or -o json"},
+		{[]string{"events", "list", "--limit", "-1"}, 2, "0 lists all"},
+		{[]string{"events", "list", "--since", "soon"}, 2, "an RFC 3339 time, a date, or how long ago"},
+		{[]string{"events", "list", "--status", "lost"}, 2, "known are pending, applied"},
+		{[]string{"events", "list", "--source", "nobody"}, 2, "known are shop, stripe"},
+		{[]string{"events", "show", "evt_none"}, 3, "event evt_none: not found"},
+		{[]string{"events", "show", "17"}, 3, "event 17: not found"},
+		{[]string{"objects", "show", "stripe", "customer", "none"}, 3, "not found"},
+		{[]string{"objects", "show", "nobody", "customer", "none"}, 3, "known are shop, stripe"},
+		{[]string{"rejections", "show", "1"}, 3, "rejection 1: not found"},
+		{[]string{"rejections", "show", "x"}, 2, `"x" is no id`},
+		{[]string{"conflicts", "show", "1"}, 3, "conflict 1: not found"},
+		{[]string{"--config", "/nowhere.yaml", "events", "list"}, 1, "/nowhere.yaml"},
+		{[]string{"--dir", t.TempDir(), "events", "list"}, 1, "start one with `postern dev"},
+	} {
+		b.run(t, tc.args...).want(t, tc.status, "", tc.errs)
+	}
+}
+
+func TestEveryCommandHasHelpAndExamples(t *testing.T) {
+	t.Parallel()
+	commands := newRoot().Commands()
+	for len(commands) > 0 {
+		cmd := commands[0]
+		commands = append(commands[1:], cmd.Commands()...)
+		if cmd.Short == "" || !cmd.HasSubCommands() && cmd.Example == "" {
+			t.Errorf("%s: short %q, example %q", cmd.CommandPath(), cmd.Short, cmd.Example)
+		}
+		execute(t.Context(), "", append(strings.Fields(cmd.CommandPath())[1:], "--help")...).want(t, 0, "Usage:", "")
+	}
+}
+
+func TestEventsListAndShow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(t, "events", "list").want(t, 0, "No events.", "")
+	if r := b.run(t, "events", "list", "-o", "json"); r.out != "[]\n" {
+		t.Errorf("no events as JSON: %q", r.out)
+	}
+	id := b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`)
+	b.append(t, "stripe", "evt_1", `{"id":"evt_1","other":true}`)
+	b.append(t, "shop", "evil\x1b[31m", `{}`)
+	b.outcome(t, id, "applied")
+	r := b.run(t, "events", "list")
+	r.want(t, 0, "customer.updated", "")
+	if strings.Contains(r.out, "\x1b") || !strings.Contains(r.out, "evil·[31m") {
+		t.Errorf("control characters reach the terminal: %q", r.out)
+	}
+	b.run(t, "events", "list", "--status", "applied", "-o", "json").want(t, 0, fmt.Sprintf(`"id":"%d"`, id), "")
+	for _, arg := range []string{"evt_1", fmt.Sprint(id)} {
+		r := b.run(t, "events", "show", arg)
+		for _, text := range []string{"evt_1, customer.updated", "applied", "newer than what was stored", "at 2026-09-21T", "Conflicts", `"id": "evt_1"`, `"secret": "main"`} {
+			r.want(t, 0, text, "")
+		}
+	}
+	if r := b.run(t, "events", "show", "evt_1", "--raw"); r.out != `{"id":"evt_1"}` {
+		t.Errorf("raw: %q", r.out)
+	}
+	var life map[string]any
+	if r := b.run(t, "events", "show", "evt_1", "-o", "json"); json.Unmarshal([]byte(r.out), &life) != nil || len(life["conflicts"].([]any)) != 1 {
+		t.Errorf("json: %s", r.out)
+	}
+	b.run(t, "outcomes", "list", "--event", "evt_1").want(t, 0, "newer than what was stored", "")
+	b.run(t, "outcomes", "list", "--status", "dead").want(t, 0, "No outcomes.", "")
+	b.run(t, "conflicts", "list").want(t, 0, "evt_1", "")
+	b.run(t, "conflicts", "show", "1").want(t, 0, `"other": true`, "")
+}
+
+// Not parallel: the environment belongs to the whole process.
+func TestTheEnvironmentNamesTheInstance(t *testing.T) {
+	b := setup(t)
+	b.append(t, "stripe", "evt_1", `{}`)
+	t.Setenv("POSTERN_DATABASE_URL", b.db.URL)
+	execute(t.Context(), "", "--dir", t.TempDir(), "events", "list").want(t, 0, "evt_1", "")
+	other := filepath.Join(t.TempDir(), "postern.yaml")
+	if err := os.WriteFile(other, []byte("database: {url: postgres:///nowhere}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	execute(t.Context(), "", "--config", other, "events", "list").want(t, 0, "evt_1", "")
+	t.Setenv("POSTERN_DATABASE_URL", "postgres://u:s3cret@127.0.0.1:1/x")
+	r := execute(t.Context(), "", "--dir", b.dir, "events", "list")
+	if r.want(t, 1, "", "is the server running"); strings.Contains(r.errs, "s3cret") {
+		t.Errorf("the password is shown: %s", r.errs)
+	}
+}
+
+func TestKeyOfSeveralSources(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "same", `{}`)
+	b.append(t, "shop", "same", `{}`)
+	b.run(t, "events", "show", "same").want(t, 4, "", "2 events have the key same")
+	b.run(t, "events", "show", "same", "--source", "shop").want(t, 0, "shop", "")
+}
+
+// More than one page of the query: the limit is the command's, and 0 is all there is.
+func TestLimitGoesOverPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const stored = 1100
+	delivery := events.Delivery{Source: 1, ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`)}
+	for n := range stored {
+		delivery.Events = append(delivery.Events, provider.Event{Key: fmt.Sprint("evt_", n), Type: "x"})
+	}
+	if _, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{delivery}); err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[string]int{"2": 2, "1000": 1000, "1050": 1050, "0": stored, "5000": stored} {
+		r := b.run(t, "events", "list", "--limit", limit, "-o", "json")
+		var raw []json.RawMessage
+		if err := json.Unmarshal([]byte(r.out), &raw); err != nil || len(raw) != want {
+			t.Errorf("limit %s: %d events, want %d; %v", limit, len(raw), want, err)
+		}
+	}
+	if r := b.run(t, "events", "list", "--limit", "0"); strings.Count(r.out, "\n") != stored+1 {
+		t.Errorf("table: %d lines", strings.Count(r.out, "\n"))
+	}
+}
+
+func TestObjectsListAndShow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.append(t, "stripe", "evt_1", `{}`)
+	b.outcome(t, id, "ambiguous")
+	b.object(t, "stripe", "", id)
+	b.object(t, "shop", "a.example", 5)
+	b.object(t, "shop", "b.example", 5)
+	b.run(t, "objects", "list", "--ambiguous", "--source", "stripe").want(t, 0, "ambiguous, look owed", "")
+	b.run(t, "objects", "list", "--deleted").want(t, 0, "No objects.", "")
+	for _, names := range [][]string{{"--type", "--id"}, {"--object-type", "--object-id"}, {"--object-type", "--object"}} {
+		for objectID, found := range map[string]string{"cus_1": "a.example", "cus_2": "No objects."} {
+			b.run(t, "objects", "list", names[0], "customer", names[1], objectID).want(t, 0, found, "")
+		}
+		b.run(t, "objects", "list", names[0], "invoice").want(t, 0, "No objects.", "")
+	}
+	b.run(t, "objects", "list", "--type", "customer", "--object-type", "invoice").want(t, 2, "", "they mean the same, so give one")
+	b.run(t, "events", "list", "--object-type", "customer", "--object", "cus_2").want(t, 0, "No events.", "")
+	b.run(t, "outcomes", "list", "--object", "cus_2").want(t, 0, "No outcomes.", "")
+	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe").want(t, 0, "1 object will be announced.", "")
+	b.run(t, "objects", "announce").want(t, 0, "3 objects will be announced.", "")
+	r := b.run(t, "objects", "show", "stripe", "customer", "cus_1")
+	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's clock)", "order nothing tells", "begun after 2026-09-21T14:13:21", "evt_1", "ambiguous: newer", `"name": "Ada"`} {
+		r.want(t, 0, text, "")
+	}
+	var object map[string]any
+	r = b.run(t, "objects", "show", "stripe", "customer", "cus_1", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &object); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"source", "account", "object_type", "object_id", "version", "state", "deleted", "ambiguous", "look_after", "revision", "last_event_id", "updated_at"} {
+		if _, ok := object[name]; !ok {
+			t.Errorf("%s is missing in %s", name, r.out)
+		}
+	}
+	b.run(t, "objects", "show", "shop", "customer", "cus_1").want(t, 4, "", `name one of "a.example", "b.example" as account`)
+	b.run(t, "objects", "show", "shop", "customer", "cus_1", "--account", "b.example").want(t, 0, "5, no longer in the log", "")
+}
+
+func TestRejections(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES (1, 'wrong_signature', 'no v1 matches', '192.0.2.1', now(), '{"A":"b"}', 'abc', 900)`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "rejections", "list", "--reason", "wrong_signature").want(t, 0, "no v1 matches", "")
+	r := b.run(t, "rejections", "show", "1")
+	r.want(t, 0, "no configured secret made this signature; usually the wrong secret", "")
+	r.want(t, 0, "900 bytes, cut", "")
+}
+
+func TestSetupCommands(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "postern.yaml")
+	b := setup(t)
+	b.run(t, "init", path).want(t, 0, "postern config check "+path, "")
+	b.run(t, "init", path).want(t, 1, "", "--force")
+	b.run(t, "init", "--force", path).want(t, 0, "Wrote", "")
+	b.run(t, "init", "-").want(t, 0, "sources:", "")
+	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:35: sources.stripe.secrets.0: secret \"first\": the variable STRIPE_WEBHOOK_SECRET is not set")
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("whsec_x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := fmt.Sprintf("database: {url: %q}\nsources: {live: {provider: stripe, secrets: [{name: one, file: %q}]}}\n", b.db.URL, secret)
+	if err := os.WriteFile(path, []byte(good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "config", "check", path).want(t, 0, "can be used; sources: live", "")
+	b.run(t, "--config", path, "events", "list").want(t, 0, "No events.", "")
+	b.run(t, "--config", path, "migrate", "up").want(t, 0, "0 migrations applied", "")
+	b.run(t, "migrate", "status").want(t, 0, "0002_log", "")
+	b.run(t, "migrate", "status", "-o", "json").want(t, 0, `"number":1`, "")
+	if err := os.WriteFile(path, []byte("database: {url: postgres://x}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "config", "check", path).want(t, 0, "can be used; sources: -", "names no source, so nothing could be received")
+	b.run(t, "version").want(t, 0, "postern ", "")
+	b.run(t, "version", "-o", "json").want(t, 0, `"rule_version"`, "")
+	b.run(t, "completion", "bash").want(t, 0, "postern", "")
+}
+
+func TestTailPrintsEachEventOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "old", `{}`)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out, done := &syncBuffer{}, make(chan int)
+	go func() {
+		done <- run(ctx, []string{"--dir", b.dir, "events", "tail", "-o", "json"}, strings.NewReader(""), out, out)
+	}()
+	n := 0
+	testkit.Eventually(t, 10*time.Second, func() error {
+		n++
+		b.append(t, "stripe", fmt.Sprint("new_", n), `{}`)
+		if lines := strings.Count(out.String(), "\n"); lines < 3 {
+			return fmt.Errorf("%d lines", lines)
+		}
+		return nil
+	})
+	stop()
+	if status := <-done; status != 0 {
+		t.Errorf("status %d: %s", status, out.String())
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(out.String()) {
+		var e struct {
+			EventID string `json:"event_id"`
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil || seen[e.EventID] || e.EventID == "old" {
+			t.Errorf("line %q: %v", line, err)
+		}
+		seen[e.EventID] = true
+	}
+}

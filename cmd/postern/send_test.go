@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/all"
+)
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// gateway verifies with the demo secrets, as the real one does, and remembers what came.
+type gateway struct {
+	*httptest.Server
+	mu   sync.Mutex
+	keys []string
+	ids  map[string]bool
+	// occurred are the provider's times of the events, as they came.
+	occurred []time.Time
+}
+
+func newGateway(t *testing.T) *gateway {
+	t.Helper()
+	g := &gateway{ids: map[string]bool{}}
+	demo := &config.Config{Sources: config.DemoSources()}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, e := range demo.Endpoints() {
+			if r.URL.Path == "/webhooks/"+e.Source.Name {
+				g.answer(t, w, e, &provider.Delivery{Header: r.Header, Body: body, ReceivedAt: time.Now()})
+				return
+			}
+		}
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"title":"unknown source","detail":"No source of this name."}`)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint, d *provider.Delivery) {
+	if _, err := e.Provider.Verify(e.Source, d); err != nil {
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprint(w, `{"title":"delivery not verified","detail":"See postern rejections list."}`)
+		return
+	}
+	found, err := e.Provider.Identify(e.Source, d)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	twin := g.ids[found[0].Key]
+	g.ids[found[0].Key] = true
+	g.keys = append(g.keys, found[0].ObjectID)
+	g.occurred = append(g.occurred, found[0].OccurredAt)
+	if err := json.NewEncoder(w).Encode(map[string]any{"event_id": found[0].Key, "id": "1", "duplicate": twin, "received_at": "2026-01-01T00:00:00.000000Z"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// sendSetup is a dev instance's folder that points at a gateway.
+func sendSetup(t *testing.T) (*testBundle, *gateway) {
+	t.Helper()
+	g := newGateway(t)
+	b := &testBundle{dir: t.TempDir()}
+	demo := &config.Config{Sources: config.DemoSources()}
+	b.write(t, &config.Instance{IngestURL: g.URL, Sources: demo.InstanceSources()})
+	return b, g
+}
+
+func TestSendEverySampleOfEveryProvider(t *testing.T) {
+	t.Parallel()
+	b, _ := sendSetup(t)
+	for _, p := range all.All() {
+		for _, sample := range p.Samples() {
+			b.run(t, "send", p.Name(), sample.Type).want(t, 0, "false", "")
+		}
+	}
+}
+
+func TestSendCountsDuplicatesAndShuffles(t *testing.T) {
+	t.Parallel()
+	b, g := sendSetup(t)
+	r := b.run(t, "send", "stripe", "customer.updated", "--count", "3", "--duplicate", "2", "--shuffle", "-o", "json")
+	var receipts []sent
+	if err := json.Unmarshal([]byte(r.out), &receipts); err != nil || len(receipts) != 9 {
+		t.Fatalf("%v: %s%s", err, r.out, r.errs)
+	}
+	twins := 0
+	for _, one := range receipts {
+		if one.Duplicate {
+			twins++
+		}
+	}
+	if len(g.ids) != 3 || twins != 6 {
+		t.Errorf("%d events, %d duplicates", len(g.ids), twins)
+	}
+	objects := map[string]bool{}
+	b.run(t, "send", "stripe", "customer.updated", "--count", "4", "--new-objects").want(t, 0, "false", "")
+	for _, id := range g.keys[9:] {
+		objects[id] = true
+	}
+	if len(objects) != 4 {
+		t.Errorf("new objects: %v", objects)
+	}
+}
+
+// Each event of several is newer than the one before, and none of them lies in the future.
+func TestSendCountGoesUpToNow(t *testing.T) {
+	t.Parallel()
+	b, g := sendSetup(t)
+	began := time.Now().Truncate(time.Second)
+	b.run(t, "send", "stripe", "customer.updated", "--count", "4").want(t, 0, "false", "")
+	for i, at := range g.occurred {
+		if i > 0 && at.Sub(g.occurred[i-1]) != time.Second {
+			t.Errorf("event %d at %s, the one before at %s", i, at, g.occurred[i-1])
+		}
+	}
+	if last := g.occurred[len(g.occurred)-1]; len(g.occurred) != 4 || last.Before(began) || last.After(time.Now()) {
+		t.Errorf("times %v, begun at %s", g.occurred, began)
+	}
+}
+
+func TestSendRefusedAndMisused(t *testing.T) {
+	t.Parallel()
+	b, g := sendSetup(t)
+	tampered := b.run(t, "send", "stripe", "invoice.paid", "--tamper")
+	if tampered.want(t, 1, "", "refused with 401 Unauthorized, as it should be: the body is not what was signed. A moment later `postern rejections list`"); tampered.out != "" {
+		t.Errorf("a refusal is told on standard error alone: %q", tampered.out)
+	}
+	if r := b.run(t, "send", "stripe", "invoice.paid", "--tamper", "-o", "json"); r.out != "[]\n" {
+		t.Errorf("no receipts as JSON: %q", r.out)
+	}
+	b.run(t, "send", "stripe", "invoice.paid", "--secret", "whsec_wrong").want(t, 1, "", "refused with 401 Unauthorized: delivery not verified")
+	b.run(t, "send", "stripe", "invoice.paid", "--source", "other", "--secret", "x").want(t, 1, "", "404 Not Found: unknown source")
+	b.run(t, "send", "stripe", "invoice.paid", "--source", "other").want(t, 2, "", "give it with --secret-file FILE, or name the configuration that has it with --config FILE")
+	b.run(t, "send", "stripe", "invoice.paid", "--source", "shopify").want(t, 2, "", "source shopify is of provider shopify")
+	b.run(t, "send", "paypal", "x").want(t, 2, "", "name one of shopify, stripe")
+	b.run(t, "send", "stripe", "x.y").want(t, 2, "", "give a body with --data FILE")
+	b.run(t, "send", "stripe", "invoice.paid", "--count", "0").want(t, 2, "", "at least 1")
+	b.run(t, "send", "stripe", "invoice.paid", "--url", "ftp://x").want(t, 2, "", "is no URL")
+	b.run(t, "--dir", t.TempDir(), "send", "stripe", "invoice.paid").want(t, 1, "", "postern dev")
+	g.Close()
+	b.run(t, "send", "stripe", "invoice.paid").want(t, 1, "", "is the gateway running there?")
+}
+
+func TestSendYourOwnBodyToAURL(t *testing.T) {
+	t.Parallel()
+	_, g := sendSetup(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(config.DemoStripeSecret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	body := `{"id":"evt_mine","object":"event","type":"x.y","created":1,"data":{"object":{"id":"a","object":"b"}}}`
+	args := []string{"--dir", t.TempDir(), "send", "stripe", "x.y", "--data", "-", "--secret-file", secret}
+	execute(t.Context(), body, append(args, "--url", g.URL+"/webhooks/stripe")...).want(t, 0, "evt_mine", "")
+	execute(t.Context(), body, append(args, "--url", g.URL)...).want(t, 0, "true", "")
+	r := execute(t.Context(), body, append(args, "--url", g.URL, "--count", "3", "-o", "json")...)
+	r.want(t, 0, "", "")
+	if strings.Contains(r.out, "evt_mine") || strings.Count(r.out, "event_id") != 3 {
+		t.Errorf("several of one body need ids of their own: %s", r.out)
+	}
+}

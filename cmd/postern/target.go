@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+const (
+	sendTimeout = 30 * time.Second
+	maxAnswer   = 1 << 20
+)
+
+// target is where `postern send` delivers, and as which source it signs.
+type target struct {
+	url    string
+	source *provider.Source
+	// tampered: what is sent should be refused.
+	tampered bool
+}
+
+// candidate is a source that the instance has.
+type candidate struct {
+	provider, account string
+	secret            []byte
+}
+
+// target puts together what flags, configuration and dev instance say, in this order.
+func (s *sending) target(c *cli) (*target, error) {
+	base, known, found := s.instance(c)
+	if found != nil && (s.url == "" || s.secret == "" && s.secretFile == "") {
+		return nil, found
+	}
+	name, src, err := s.choose(known)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := s.signingSecret(src.secret, name)
+	if err != nil {
+		return nil, err
+	}
+	address, err := ingestURL(cmp.Or(s.url, base), name)
+	if err != nil {
+		return nil, err
+	}
+	account := cmp.Or(s.account, src.account)
+	return &target{url: address, source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
+		Secrets: []provider.Secret{{Name: "send", Value: secret}}, Tolerance: 5 * time.Minute}}, nil
+}
+
+// instance is the ingest address and the sources of --config or --dir. The error says why there is none, which matters
+// only where the flags do not say enough.
+func (s *sending) instance(c *cli) (base string, known map[string]candidate, err error) {
+	if c.config == "" {
+		in, err := config.ReadInstance(c.dir)
+		if err != nil {
+			return "", nil, err
+		}
+		known = map[string]candidate{}
+		for name, src := range in.Sources {
+			known[name] = candidate{src.Provider, src.Account, []byte(src.Secret)}
+		}
+		return in.IngestURL, known, nil
+	}
+	cfg, err := config.LoadDev(c.config)
+	if err != nil {
+		return "", nil, err
+	}
+	known = map[string]candidate{}
+	for _, e := range cfg.Endpoints() {
+		account := e.Source.Account
+		if account == "" && len(e.Source.Accounts) > 0 && e.Source.Accounts[0] != "*" {
+			account = e.Source.Accounts[0]
+		}
+		known[e.Source.Name] = candidate{e.Provider.Name(), account, e.Source.Secrets[0].Value}
+	}
+	scheme := "http://"
+	if cfg.Ingest.TLS.Cert != "" {
+		scheme = "https://"
+	}
+	return scheme + cfg.Ingest.Listen, known, nil
+}
+
+// choose picks the named source, else the one that has the provider's name, else the only one of the provider. Where the
+// URL is whole, no source needs to be known.
+func (s *sending) choose(known map[string]candidate) (string, candidate, error) {
+	var fitting []string
+	for name, src := range known {
+		if src.provider == s.provider.Name() {
+			fitting = append(fitting, name)
+		}
+	}
+	slices.Sort(fitting)
+	name := s.source
+	switch {
+	case name != "":
+	case slices.Contains(fitting, s.provider.Name()) || len(fitting) == 0:
+		name = s.provider.Name()
+	case len(fitting) == 1:
+		name = fitting[0]
+	default:
+		return "", candidate{}, usagef("several sources are of provider %s: choose one with --source: %s", s.provider.Name(), strings.Join(fitting, ", "))
+	}
+	if src, ok := known[name]; ok && src.provider != s.provider.Name() {
+		return "", candidate{}, usagef("source %s is of provider %s, not %s", name, src.provider, s.provider.Name())
+	}
+	return name, known[name], nil
+}
+
+func (s *sending) signingSecret(own []byte, source string) ([]byte, error) {
+	switch {
+	case s.secret != "":
+		return []byte(s.secret), nil
+	case s.secretFile != "":
+		b, err := os.ReadFile(s.secretFile)
+		if err != nil {
+			return nil, fmt.Errorf("read secret: %w", err)
+		}
+		return bytes.TrimRight(b, "\r\n"), nil
+	case len(own) > 0:
+		return own, nil
+	}
+	return nil, usagef("the secret of source %s is not known here (a dev instance tells only demo secrets): give it with --secret-file FILE, or name the configuration that has it with --config FILE", source)
+}
+
+// ingestURL completes an address without a path.
+func ingestURL(address, source string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return "", usagef("%q is no URL to send to: write e.g. http://127.0.0.1:8080", address)
+	}
+	if strings.Trim(u.Path, "/") == "" {
+		u.Path = "/webhooks/" + source
+	}
+	return u.String(), nil
+}
+
+// sent is one answer: a receipt, with the status it came with.
+type sent struct {
+	EventID    string `json:"event_id"`
+	ID         string `json:"id"`
+	Duplicate  bool   `json:"duplicate"`
+	Conflict   bool   `json:"conflict,omitempty"`
+	ReceivedAt string `json:"received_at"`
+}
+
+var sentColumns = []column[sent]{
+	{"EVENT ID", func(r sent) string { return r.EventID }},
+	{"ID", func(r sent) string { return r.ID }},
+	{"RECEIVED", func(r sent) string { return r.ReceivedAt }},
+	{"DUPLICATE", func(r sent) string { return fmt.Sprint(r.Duplicate) }},
+	{"CONFLICT", func(r sent) string { return fmt.Sprint(r.Conflict) }},
+}
+
+// post sends one delivery after the other and prints the receipts. What is refused is told on standard error.
+func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.Delivery) error {
+	client := &http.Client{Timeout: sendTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer client.CloseIdleConnections()
+	var receipts []sent
+	refused := 0
+	for _, d := range deliveries {
+		got, err := t.deliver(cmd.Context(), client, d)
+		var answer *answerError
+		if errors.As(err, &answer) {
+			refused++
+			fmt.Fprintln(cmd.ErrOrStderr(), "postern:", plain(t.refusal(answer)))
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		receipts = append(receipts, got...)
+	}
+	out := &sink[sent]{out: cmd.OutOrStdout(), json: asJSON, columns: sentColumns}
+	if err := errors.Join(out.add(receipts), out.end()); err != nil {
+		return err
+	}
+	if refused > 0 {
+		return errReported
+	}
+	return nil
+}
+
+// refusal says what became of a delivery that was not taken.
+func (t *target) refusal(answer *answerError) string {
+	if t.tampered && strings.HasPrefix(answer.status, "401") {
+		return "refused with " + answer.status + ", as it should be: the body is not what was signed. A moment later `postern rejections list` shows it with the reason."
+	}
+	return answer.Error()
+}
+
+// answerError is an answer other than 2xx.
+type answerError struct {
+	status string
+	detail string
+}
+
+func (e *answerError) Error() string { return "refused with " + e.status + ": " + e.detail }
+
+func (t *target) deliver(ctx context.Context, client *http.Client, d *provider.Delivery) ([]sent, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(d.Body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = d.Header.Clone()
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("send: %w; is the gateway running there?", err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read answer: %w", err)
+	}
+	if res.StatusCode/100 != 2 {
+		return nil, &answerError{status: res.Status, detail: problemText(body)}
+	}
+	return readReceipts(body)
+}
+
+// problemText is what an RFC 9457 problem says, else the beginning of whatever came.
+func problemText(body []byte) string {
+	var p struct{ Title, Detail string }
+	if json.Unmarshal(body, &p) == nil && p.Title != "" {
+		return strings.TrimSpace(p.Title + ". " + p.Detail)
+	}
+	return string(body[:min(len(body), 300)])
+}
+
+// readReceipts reads one receipt or a list of them.
+func readReceipts(body []byte) ([]sent, error) {
+	var many []sent
+	if json.Unmarshal(body, &many) == nil {
+		return many, nil
+	}
+	var one sent
+	if err := json.Unmarshal(body, &one); err != nil {
+		return nil, fmt.Errorf("read receipt: %w: is that a Postern gateway?", err)
+	}
+	return []sent{one}, nil
+}

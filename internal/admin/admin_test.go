@@ -1,0 +1,283 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+type testBundle struct {
+	db      *testkit.DB
+	known   events.Sources
+	handler http.Handler
+	ready   error
+}
+
+func setup(t *testing.T) *testBundle {
+	t.Helper()
+	b := &testBundle{db: testkit.Database(t)}
+	var err error
+	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
+		t.Fatal(err)
+	}
+	b.handler = b.serve(t, b.db.Role(t, "operator"))
+	return b
+}
+
+func (b *testBundle) serve(t *testing.T, pool *pgxpool.Pool) http.Handler {
+	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Ready: func(context.Context) error { return b.ready },
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "postern_up 1\n") })})
+}
+
+// get asks the handler and reads its JSON.
+func (b *testBundle) get(t *testing.T, path string) (status int, body map[string]any) {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8081"+path, nil)
+	res := httptest.NewRecorder()
+	b.handler.ServeHTTP(res, req)
+	if err := json.Unmarshal(res.Body.Bytes(), &body); err != nil {
+		t.Fatalf("%s: %v in %s", path, err, res.Body)
+	}
+	if kind := res.Header().Get("Content-Type"); res.Code >= 400 && kind != "application/problem+json" {
+		t.Errorf("%s: a problem of type %s", path, kind)
+	}
+	return res.Code, body
+}
+
+func (b *testBundle) append(t *testing.T, source, key string) int64 {
+	t.Helper()
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
+		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(key), Events: []provider.Event{{Key: key, Type: "order.updated", ObjectType: "order", ObjectID: "7"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return receipts[0][0].ID
+}
+
+// object stores one with a state; row by row, so that its place in the order is known.
+func (b *testBundle) object(t *testing.T, source, account, kind, id string, ambiguous bool) {
+	t.Helper()
+	_, err := b.db.Pool.Exec(t.Context(), `
+		INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
+		  look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+		VALUES ($1, $2, $3, $4, false, CASE WHEN $5 THEN -9223372036854775808 ELSE 17 END, 0, CASE WHEN $5 THEN 0 ELSE 1 END, '[]', false, 0, 0, CASE WHEN $5 THEN 1790000000000001 ELSE 0 END, $5, false,
+		  '\x00', '\x00', '{"a": 1}', false, 1152921504606846977, 1, 1, '2026-01-02T03:04:05.6Z', '2026-01-02T03:04:05.6Z')`,
+		b.known.Number[source], account, kind, id, ambiguous)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *testBundle) outcome(t *testing.T, event int64, key versioning.Key, status string) {
+	t.Helper()
+	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+		VALUES ($1, 0, $2, $3, $4, $5, $6, $7, 'because', 1, now(), 1)`, event, key.Source, key.Hash(), key.Account, key.Type, key.ID, status)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ids are one member of each item of a list.
+func ids(body map[string]any, member string) string {
+	var all []string
+	for _, item := range body["items"].([]any) {
+		all = append(all, fmt.Sprint(item.(map[string]any)[member]))
+	}
+	return strings.Join(all, " ")
+}
+
+func TestHealthReadinessAndMetrics(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ready\n", "/metrics": "postern_up 1\n"} {
+		res := httptest.NewRecorder()
+		b.handler.ServeHTTP(res, httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil))
+		if res.Code != 200 || res.Body.String() != want {
+			t.Errorf("%s: %d %q", path, res.Code, res.Body)
+		}
+	}
+	b.ready = errors.New("PostgreSQL is away")
+	if status, body := b.get(t, "/readyz"); status != 503 || body["detail"] != "PostgreSQL is away" {
+		t.Errorf("not ready: %d %v", status, body)
+	}
+}
+
+func TestLists(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.append(t, "stripe", "k1"), b.append(t, "shop", "k2")
+	b.append(t, "shop", "k3")
+	b.object(t, "stripe", "", "order", "7", false)
+	b.object(t, "shop", "x.example", "order", "7", true)
+	b.outcome(t, first, versioning.Key{Source: b.known.Number["stripe"], Type: "order", ID: "7"}, "applied")
+	b.outcome(t, second, versioning.Key{Source: b.known.Number["shop"], Account: "x.example", Type: "order", ID: "7"}, "dead")
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES (1, 'wrong_signature', 'seen', '', now(), '{}', '', 0)`); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/api/v1/events":                                                 "event_id k3 k2 k1",
+		"/api/v1/events?source=shop":                                     "event_id k3 k2",
+		"/api/v1/events?type=order.*&limit=1":                            "event_id k3",
+		"/api/v1/events?status=pending":                                  "event_id k3",
+		"/api/v1/events?object_type=order&object_id=7":                   "event_id k2 k1",
+		"/api/v1/events?object_type=order&object_id=7&source=stripe":     "event_id k1",
+		"/api/v1/events?object_type=order&object_id=7&account=x.example": "event_id k2",
+		"/api/v1/events?object_type=order&object_id=8":                   "event_id ",
+		"/api/v1/events?since=1h&until=2099-01-01":                       "event_id k3 k2 k1",
+		"/api/v1/events?until=1d":                                        "event_id ",
+		"/api/v1/objects?ambiguous=true":                                 "account x.example",
+		"/api/v1/objects?account=":                                       "source stripe",
+		"/api/v1/objects?look_owed=false&type=order&id=7":                "source stripe",
+		"/api/v1/outcomes?status=dead":                                   "account x.example",
+		"/api/v1/outcomes?event=k1":                                      "status applied",
+		"/api/v1/outcomes?object_type=order&object_id=7&run=0":           "status dead applied",
+		"/api/v1/rejections?reason=wrong_signature":                      "detail seen",
+		"/api/v1/rejections?reason=stale_timestamp":                      "detail ",
+		"/api/v1/conflicts":                                              "id ",
+	} {
+		member, items, _ := strings.Cut(want, " ")
+		if status, body := b.get(t, path); status != 200 || ids(body, member) != items {
+			t.Errorf("%s: %d %v, want %s", path, status, body, want)
+		}
+	}
+}
+
+func TestPagesFollowTheirCursor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	want := ""
+	for n := range 7 {
+		b.append(t, "stripe", fmt.Sprint("k", n))
+		want = fmt.Sprintf("k%d %s", n, want)
+	}
+	got, path := "", "/api/v1/events?limit=3"
+	for path != "" {
+		status, body := b.get(t, path)
+		if status != 200 {
+			t.Fatalf("%d %v", status, body)
+		}
+		got += ids(body, "event_id") + " "
+		path = ""
+		if next, ok := body["next_cursor"].(string); ok {
+			path = "/api/v1/events?limit=3&cursor=" + next
+		}
+	}
+	if strings.TrimSpace(got) != strings.TrimSpace(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestOneOfEach(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "evt/1 ?")
+	b.object(t, "stripe", "", "order", "a/b", false)
+	b.object(t, "shop", "x", "order", "7", false)
+	b.object(t, "shop", "y", "order", "7", true)
+	status, body := b.get(t, "/api/v1/events/evt%2F1%20%3F")
+	if status != 200 || body["event_id"] != "evt/1 ?" || body["body"] != "evt/1 ?" || body["outcomes"] == nil {
+		t.Errorf("event: %d %v", status, body)
+	}
+	status, body = b.get(t, "/api/v1/objects/stripe/order/a%2Fb")
+	want := map[string]any{"object_id": "a/b", "last_event_id": "1152921504606846977", "look_after": nil, "updated_at": "2026-01-02T03:04:05.600000Z"}
+	for member, value := range want {
+		if status != 200 || body[member] != value {
+			t.Errorf("object: %d, %s is %v, want %v", status, member, body[member], value)
+		}
+	}
+	if v := body["version"].(map[string]any); v["at"] != 17.0 || v["rank"] != 1.0 || v["final"] != false {
+		t.Errorf("version: %v", v)
+	}
+	status, body = b.get(t, "/api/v1/objects/shop/order/7")
+	if matches := body["matches"].([]any); status != 409 || len(matches) != 2 || matches[1].(map[string]any)["account"] != "y" {
+		t.Errorf("several: %d %v", status, body)
+	}
+	status, body = b.get(t, "/api/v1/objects/shop/order/7?account=y")
+	if status != 200 || body["version"] != nil || body["look_after"] != "2026-09-21T14:13:20.000001Z" {
+		t.Errorf("without a version: %d %v", status, body)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "same")
+	b.append(t, "shop", "same")
+	for path, want := range map[string]string{
+		"/api/v1/events?sauce=x":           "400 known are source, account, type",
+		"/api/v1/events?source=a&source=b": "400 given 2 times",
+		"/api/v1/events?limit=0":           "400 1 to 1000",
+		"/api/v1/events?limit=1001":        "400 1 to 1000",
+		"/api/v1/events?limit=x":           "400 is no number",
+		"/api/v1/events?cursor=x":          "400 next_cursor of the page before",
+		"/api/v1/events?since=soon":        "400 RFC 3339",
+		"/api/v1/events?status=lost":       "400 pending, applied",
+		"/api/v1/events?source=none":       "400 known are shop, stripe",
+		"/api/v1/objects?deleted=maybe":    "400 true, false",
+		"/api/v1/objects/stripe/a/b?x=y":   "400 known are account",
+		"/api/v1/objects/stripe/a/b":       "404 not found",
+		"/api/v1/objects/none/a/b":         "404 known are shop, stripe",
+		"/api/v1/events/none":              "404 not found",
+		"/api/v1/events/same":              "409 2 events have the key",
+		"/api/v1/rejections/9":             "404 not found",
+		"/api/v1/nothing":                  "404 Not Found",
+	} {
+		code, text, _ := strings.Cut(want, " ")
+		if status, body := b.get(t, path); fmt.Sprint(status) != code || !strings.Contains(fmt.Sprint(body["detail"]), text) || body["title"] == "" {
+			t.Errorf("%s: %d %v, want %s", path, status, body, want)
+		}
+	}
+	if _, body := b.get(t, "/api/v1/events/same?source=shop"); body["source"] != "shop" {
+		t.Errorf("narrowed: %v", body)
+	}
+}
+
+// A page that lets its own name point here must not read what a browser on this machine can reach.
+func TestForeignHostsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for host, want := range map[string]int{"evil.example": 421, "127.0.0.1.evil.example:8081": 421, "localhost:9": 200, "127.0.0.2": 200, "[::1]:8081": 200, "[::1]": 200} {
+		for _, path := range []string{"/api/v1/events", "/metrics"} {
+			req := httptest.NewRequest(http.MethodGet, path, nil)
+			req.Host = host
+			res := httptest.NewRecorder()
+			if b.handler.ServeHTTP(res, req); res.Code != want {
+				t.Errorf("%s under %s: %d, want %d", path, host, res.Code, want)
+			}
+		}
+	}
+}
+
+func TestStoreAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pool := b.db.Role(t, "operator")
+	b.handler = b.serve(t, pool)
+	if _, err := b.db.Pool.Exec(t.Context(), `ALTER TABLE events RENAME TO elsewhere`); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := b.get(t, "/api/v1/events"); status != 500 || strings.Contains(fmt.Sprint(body), "relation") {
+		t.Errorf("a fault must not show its SQL: %d %v", status, body)
+	}
+	b.handler = admin.New(admin.Options{Logger: testkit.Logger(t)}) // without a pool every query panics
+	if status, _ := b.get(t, "/api/v1/events"); status != 500 {
+		t.Errorf("a panic: %d", status)
+	}
+}

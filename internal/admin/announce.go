@@ -1,0 +1,28 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+)
+
+// Announce has the running processors send the mirror's objects to the feed of changes again: all, or those of one source
+// and type; "" for either means any. It returns how many those are. Errors: events.ErrNotFound for an unknown source.
+func Announce(ctx context.Context, pool *pgxpool.Pool, source, objectType string) (objects int, err error) {
+	var number int32
+	if source != "" {
+		known, err := sources(ctx, pool)
+		if err != nil {
+			return 0, err
+		}
+		var ok bool
+		if number, ok = known.Number[source]; !ok {
+			return 0, fmt.Errorf("source %s: %w: known are %s", source, events.ErrNotFound, sourceNames(known))
+		}
+	}
+	return processor.Announce(ctx, pool, number, objectType)
+}

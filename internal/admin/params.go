@@ -1,0 +1,194 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// Param is a parameter of a query. The JSON interface takes it by this name, the command line with - for _.
+type Param struct {
+	Name string
+	// Help says what it chooses, in a few words.
+	Help string
+}
+
+const timeHelp = "an RFC 3339 time, a date, or how long ago (15m, 2h, 7d)"
+
+// The parameters that lists share.
+var (
+	sourceParam  = Param{"source", "name of the source"}
+	accountParam = Param{"account", "tenant inside the source (Stripe account, Shopify shop); given empty: only those without one"}
+	sinceParam   = Param{"since", "from this time on: " + timeHelp}
+	untilParam   = Param{"until", "before this time: " + timeHelp}
+	limitParam   = Param{"limit", fmt.Sprintf("items of a page, 1 to %d (default %d)", events.MaxLimit, events.DefaultLimit)}
+	cursorParam  = Param{"cursor", "next_cursor of the page before"}
+)
+
+// query reads parameters; the first that cannot be used is kept in err.
+type query struct {
+	ctx    context.Context
+	pool   *pgxpool.Pool
+	values url.Values
+	now    time.Time
+	err    error
+}
+
+// newQuery refuses parameters that are not known or given twice.
+func newQuery(ctx context.Context, pool *pgxpool.Pool, values url.Values, known []Param) *query {
+	q := &query{ctx: ctx, pool: pool, values: values, now: time.Now()}
+	for name, given := range values {
+		if !slices.ContainsFunc(known, func(p Param) bool { return p.Name == name }) {
+			q.fail("no parameter %q; known are %s", name, names(known))
+		}
+		if len(given) > 1 {
+			q.fail("parameter %q is given %d times", name, len(given))
+		}
+	}
+	return q
+}
+
+func names(params []Param) string {
+	var all []string
+	for _, p := range params {
+		all = append(all, p.Name)
+	}
+	return strings.Join(all, ", ")
+}
+
+func (q *query) fail(format string, args ...any) {
+	if q.err == nil {
+		q.err = fmt.Errorf("%w: "+format, append([]any{events.ErrInvalid}, args...)...)
+	}
+}
+
+func (q *query) text(name string) string { return q.values.Get(name) }
+
+// either is a parameter that has two names.
+func (q *query) either(name, other string) string {
+	a, b := q.text(name), q.text(other)
+	if a != "" && b != "" && a != b {
+		q.fail("%s %q and %s %q: they mean the same, so give one", name, a, other, b)
+	}
+	return cmp.Or(a, b)
+}
+
+// given is nil for a parameter that is absent, so that an empty one can be told from it.
+func (q *query) given(name string) *string {
+	if !q.values.Has(name) {
+		return nil
+	}
+	text := q.text(name)
+	return &text
+}
+
+// oneOf is a parameter from a closed set.
+func (q *query) oneOf(name string, known ...string) string {
+	text := q.text(name)
+	if text != "" && !slices.Contains(known, text) {
+		q.fail("%s %q is not known; known are %s", name, text, strings.Join(known, ", "))
+	}
+	return text
+}
+
+func (q *query) flag(name string) *bool {
+	switch q.oneOf(name, "true", "false") {
+	case "true":
+		return new(true)
+	case "false":
+		return new(false)
+	}
+	return nil
+}
+
+func (q *query) number(name string) int64 {
+	text := q.text(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		q.fail("%s %q is no number", name, text)
+	}
+	return n
+}
+
+// limit is 0 where it is absent; 0 itself is refused.
+func (q *query) limit() int {
+	n := q.number("limit")
+	if q.text("limit") != "" && (n < 1 || n > events.MaxLimit) {
+		q.fail("limit %q: 1 to %d", q.text("limit"), events.MaxLimit)
+	}
+	return int(n)
+}
+
+// time is zero where the parameter is absent.
+func (q *query) time(name string) time.Time {
+	text := q.text(name)
+	if text == "" {
+		return time.Time{}
+	}
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at
+		}
+	}
+	ago, err := duration(text)
+	if err != nil {
+		q.fail("%s %q: write %s", name, text, timeHelp)
+	}
+	return q.now.Add(-ago)
+}
+
+// duration is Go's, with days.
+func duration(text string) (time.Duration, error) {
+	days, ok := strings.CutSuffix(text, "d")
+	if !ok {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	return time.Duration(n) * 24 * time.Hour, err
+}
+
+// source is the number of the named source, 0 where the parameter is absent.
+func (q *query) source() int32 {
+	name := q.text("source")
+	if name == "" || q.err != nil {
+		return 0
+	}
+	known, err := sources(q.ctx, q.pool)
+	if err != nil {
+		q.err = err
+		return 0
+	}
+	number, ok := known.Number[name]
+	if !ok {
+		q.fail("no source %q has stored anything; known are %s", name, sourceNames(known))
+	}
+	return number
+}
+
+func sources(ctx context.Context, pool *pgxpool.Pool) (events.Sources, error) {
+	return events.RegisterSources(ctx, pool, nil)
+}
+
+func sourceNames(known events.Sources) string {
+	var all []string
+	for name := range known.Number {
+		all = append(all, name)
+	}
+	if len(all) == 0 {
+		return "none"
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,90 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// problem is an answer that is not what was asked for (RFC 9457).
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	// Matches are what was found where one was wanted.
+	Matches any `json:"matches,omitempty"`
+}
+
+func (p *problem) Error() string { return p.Title + ": " + p.Detail }
+
+var errFault = errors.New("fault")
+
+var errForeignHost = &problem{Status: http.StatusMisdirectedRequest, Type: "urn:postern:problem:foreign-host", Title: "foreign host",
+	Detail: "The admin interface answers only under a loopback name: use http://127.0.0.1 or http://localhost with its port."}
+
+// match is one of several events of a key.
+type match struct {
+	Source string `json:"source"`
+	ID     int64  `json:"id,string"`
+}
+
+// problemOf maps any error to its answer, once.
+func problemOf(err error) *problem {
+	var p *problem
+	var he *echo.HTTPError
+	var keys *events.SeveralError
+	var objects *SeveralObjectsError
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, events.ErrInvalid):
+		return &problem{Status: 400, Type: "urn:postern:problem:invalid", Title: "invalid request", Detail: err.Error()}
+	case errors.Is(err, events.ErrNotFound):
+		return &problem{Status: 404, Type: "urn:postern:problem:not-found", Title: "not found", Detail: err.Error()}
+	case errors.As(err, &objects):
+		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(), Matches: objects.Matches}
+	case errors.As(err, &keys):
+		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(), Matches: matches(keys)}
+	case errors.As(err, &he):
+		return &problem{Status: he.Code, Type: "about:blank", Title: http.StatusText(he.Code), Detail: fmt.Sprint(he.Message)}
+	case errors.Is(err, errFault):
+	case postgres.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded):
+		return &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "store unavailable", Detail: "PostgreSQL did not answer in time; the log says why."}
+	}
+	return &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error", Detail: "A fault of ours; the log says more."}
+}
+
+func matches(e *events.SeveralError) []match {
+	var all []match
+	for source, id := range e.IDs {
+		all = append(all, match{Source: source, ID: id})
+	}
+	slices.SortFunc(all, func(a, b match) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// fail is echo's error handler: the one place where a request's error is logged and answered.
+func (h *handler) fail(err error, c echo.Context) {
+	p := problemOf(err)
+	if p.Status >= 500 {
+		h.Logger.Error("admin request not answered", "path", c.Request().URL.Path, "status", p.Status, "error", err)
+	}
+	if c.Response().Committed {
+		return
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		body = []byte(`{"status":500}`) // states of objects are valid JSON, so this is never reached
+	}
+	_ = c.Blob(p.Status, "application/problem+json", append(body, '\n')) // whoever asked may be gone
+}

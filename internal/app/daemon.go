@@ -1,0 +1,103 @@
+package app
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/telemetry"
+)
+
+// Daemon is the body of cmd/gateway and cmd/processor: it reads flags and configuration, runs until SIGINT or SIGTERM, and
+// returns the exit status: 0 after an orderly stop, 1 after a failure, 2 for wrong usage.
+func Daemon(name string, o Options, args []string, stderr io.Writer) int {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	file := flags.String("config", "", "configuration `FILE` (YAML); POSTERN_... variables win over it")
+	adminListen := flags.String("admin", "", "admin `ADDRESS`, loopback only (default "+o.AdminListen+")")
+	listen := new(string)
+	if o.Gateway {
+		listen = flags.String("listen", "", "ingest `ADDRESS` (default 127.0.0.1:8080)")
+	}
+	version := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); err != nil {
+		if err == flag.ErrHelp { //nolint:errorlint // the flag package returns it as it is
+			return 0
+		}
+		return 2
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "%s: unexpected argument %q; see %s --help\n", name, flags.Arg(0), name)
+		return 2
+	}
+	if *version {
+		fmt.Println(name, Version())
+		return 0
+	}
+	if err := runDaemon(o, *file, *listen, *adminListen, stderr); err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
+func runDaemon(o Options, file, listen, adminListen string, stderr io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	load := config.LoadProcessor
+	if o.Gateway {
+		load = config.Load
+	}
+	cfg, err := load(file)
+	if err != nil {
+		return err
+	}
+	if err := Override(cfg, listen, adminListen); err != nil {
+		return err
+	}
+	o.Config = cfg
+	if o.Logger, err = telemetry.NewLogger(stderr, cfg.Log.Format, cfg.Log.Level); err != nil {
+		return err
+	}
+	if err := checkAddresses(ctx, cfg, o.Gateway, o.AdminListen); err != nil {
+		return err
+	}
+	a, err := New(ctx, o)
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
+
+// Override puts addresses named on the command line over the configured ones; "" leaves one as it is.
+func Override(cfg *config.Config, listen, adminListen string) error {
+	if listen != "" {
+		cfg.Ingest.Listen = listen
+	}
+	if adminListen == "" {
+		return nil
+	}
+	cfg.Admin.Listen = adminListen
+	return config.CheckLoopback(adminListen)
+}
+
+// Version is the module's version and revision, as the binary was built.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v += " " + s.Value
+		}
+	}
+	return v + " " + info.GoVersion
+}

@@ -1,0 +1,206 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+// LocalOptions are of a process that brings what it needs: dev and serve.
+type LocalOptions struct {
+	Config *config.Config
+	Logger *slog.Logger
+	// Dir keeps the state: the private cluster, the streams, and how to reach the instance.
+	Dir string
+	// Cluster starts a private PostgreSQL where the configuration names no database.
+	Cluster bool
+	// NATSPort is the port of the embedded JetStream on 127.0.0.1; 0: that of the last start in Dir, or else a free one.
+	NATSPort int
+	// Out is told how to use the instance, once it is ready; nil: nobody is.
+	Out io.Writer
+	// Tune is for tests.
+	Tune func(*Tuning)
+}
+
+// Local is gateway and processor in one process, with the servers it brought along.
+type Local struct {
+	*App
+	opts  LocalOptions
+	stack lifecycle.Stack
+	moved string
+}
+
+// NewLocal starts the servers that are needed, migrates, and builds gateway and processor. After an error all is undone.
+func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
+	l := &Local{opts: o}
+	defer func() {
+		if err != nil {
+			if ctx.Err() != nil { // whatever was under way complained of it
+				err = fmt.Errorf("stopped before it was ready: %w", context.Cause(ctx))
+			}
+			stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop", StopWithin)
+			defer cancel()
+			err = errors.Join(err, l.stack.Stop(stop))
+		}
+	}()
+	if err := l.checkPorts(ctx); err != nil {
+		return nil, err
+	}
+	// The folder can be entered by all, so that PostgreSQL's own account reaches its part of it; what is secret in it is closed.
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make state folder: %w", err)
+	}
+	if err := l.startDatabase(ctx); err != nil {
+		return nil, err
+	}
+	if err := l.startStream(ctx); err != nil {
+		return nil, err
+	}
+	l.App, err = New(ctx, Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: true, AdminListen: config.DefaultAdminListen, Tune: o.Tune})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// checkPorts sees before anything is started that the ports are free. Where they are those of the last start here, the
+// instance most likely runs already.
+func (l *Local) checkPorts(ctx context.Context) error {
+	err := checkAddresses(ctx, l.opts.Config, true, config.DefaultAdminListen)
+	if last, readErr := config.ReadInstance(l.opts.Dir); err != nil && readErr == nil && last.IngestURL == "http://"+l.opts.Config.Ingest.Listen {
+		err = fmt.Errorf("%w; or does the instance in %s run already?", err, l.opts.Dir)
+	}
+	if port := strconv.Itoa(l.opts.NATSPort); err == nil && l.opts.NATSPort != 0 && l.opts.Config.NATS.URL == "" && taken(ctx, port) {
+		err = fmt.Errorf("listen for the embedded JetStream on 127.0.0.1:%s: address already in use; choose another port with --nats-port (0 picks a free one)", port)
+	}
+	return err
+}
+
+// streamPort is the port that was asked for, else that of the last start if it is still free, so that consumers find the
+// stream where it was; 0 picks a free one.
+func (l *Local) streamPort(ctx context.Context) int {
+	last, err := config.ReadInstance(l.opts.Dir)
+	if l.opts.NATSPort != 0 || err != nil {
+		return l.opts.NATSPort
+	}
+	u, err := url.Parse(last.NATSURL)
+	if err != nil || u.Hostname() != "127.0.0.1" || taken(ctx, u.Port()) {
+		return 0
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		return 0
+	}
+	return port
+}
+
+func (l *Local) startDatabase(ctx context.Context) error {
+	cfg := l.opts.Config
+	if cfg.Database.URL == "" {
+		if !l.opts.Cluster {
+			return errors.New("database.url is not set: name your PostgreSQL, e.g. POSTERN_DATABASE_URL=postgres://user@host/postern")
+		}
+		dir, moved, err := postgres.ClusterDir(filepath.Join(l.opts.Dir, "postgres"))
+		if err != nil {
+			return err
+		}
+		if moved {
+			l.moved = dir
+		}
+		cluster, err := postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Logger: l.opts.Logger})
+		if err != nil {
+			return err
+		}
+		l.stack.Defer("postgresql", cluster.Stop)
+		cfg.Database.URL = config.URL(cluster.URL())
+	}
+	url := cfg.Database.MaintenanceURL
+	if url == "" {
+		url = cfg.Database.URL
+	}
+	n, err := postgres.Migrate(ctx, string(url))
+	if err == nil && n > 0 {
+		l.opts.Logger.Info("database migrated", "migrations", n)
+	}
+	return err
+}
+
+func (l *Local) startStream(ctx context.Context) error {
+	cfg := l.opts.Config
+	if cfg.NATS.URL != "" {
+		return nil
+	}
+	password, err := keptPassword(filepath.Join(l.opts.Dir, "nats-password"))
+	if err != nil {
+		return err
+	}
+	// Both streams may grow to their limit.
+	server, err := stream.StartEmbedded(ctx, stream.EmbeddedOptions{Dir: filepath.Join(l.opts.Dir, "jetstream"), Port: l.streamPort(ctx),
+		Password: password, MaxBytes: 2*int64(cfg.Stream.MaxBytes) + 64<<20})
+	if err != nil {
+		return err
+	}
+	l.stack.Defer("jetstream", func(context.Context) error { server.Stop(); return nil })
+	cfg.NATS.URL = config.URL(server.URL())
+	return nil
+}
+
+// keptPassword is the embedded server's password, made once and kept where only this account reads it.
+func keptPassword(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		b = []byte(rand.Text())
+		err = os.WriteFile(file, b, 0o600)
+	}
+	if err != nil {
+		return "", fmt.Errorf("keep the stream's password: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Run starts everything, tells how to use it, waits until ctx ends or a core loop does, and stops all of it.
+func (l *Local) Run(ctx context.Context) error {
+	if err := l.writeInstance(); err != nil {
+		return errors.Join(err, l.Stop(context.WithoutCancel(ctx)))
+	}
+	l.Start()
+	l.opts.Logger.Info("ready", "ingest", l.ingestURL(), "admin", "http://"+l.AdminAddr())
+	l.tell()
+	failed := l.wait(ctx)
+	l.opts.Logger.Info("stopping")
+	stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop", StopWithin)
+	defer cancel()
+	return errors.Join(failed, l.Stop(stop))
+}
+
+// Stop ends gateway and processor, then the servers they use.
+func (l *Local) Stop(ctx context.Context) error {
+	return errors.Join(l.App.Stop(ctx), l.stack.Stop(ctx))
+}
+
+func (l *Local) writeInstance() error {
+	cfg := l.opts.Config
+	return config.WriteInstance(l.opts.Dir, &config.Instance{DatabaseURL: string(cfg.Database.URL), NATSURL: string(cfg.NATS.URL),
+		IngestURL: l.ingestURL(), AdminURL: "http://" + l.AdminAddr(), PID: os.Getpid(), Sources: cfg.InstanceSources()})
+}
+
+// ingestURL is the base of the ingest paths.
+func (l *Local) ingestURL() string {
+	if l.opts.Config.Ingest.TLS.Cert != "" {
+		return "https://" + l.Addr()
+	}
+	return "http://" + l.Addr()
+}

@@ -1,0 +1,33 @@
+package app_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Every SQL statement of the product fits the migrated schema.
+func TestStatementsFitTheSchema(t *testing.T) {
+	t.Parallel()
+	conn, err := testkit.Database(t).Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
+		"processor": processor.Statements(), "versioning": versioning.Statements()} {
+		if len(statements) == 0 {
+			t.Errorf("%s lists none", name)
+		}
+		for i, sql := range statements {
+			if _, err := conn.Conn().Prepare(t.Context(), fmt.Sprint(name, i), sql); err != nil {
+				t.Errorf("%s, statement %d: %v\n%s", name, i, err, sql)
+			}
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package app
+
+import (
+	"time"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+// Tuning is the configuration in the terms of the parts, and the clock.
+type Tuning struct {
+	Ingest    ingest.Settings
+	Processor processor.Settings
+	Limits    stream.Limits
+	Now       func() time.Time
+}
+
+func newTuning(c *config.Config) Tuning {
+	t := Tuning{Processor: processor.DefaultSettings, Limits: stream.DefaultLimits, Now: time.Now, Ingest: ingest.Settings{
+		Deadline: c.Ingest.Deadline, StallAfter: time.Second, Queue: c.Ingest.Queue, QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
+		BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers, RejectionsMaxCount: c.Rejections.MaxCount,
+		RejectionsMaxBytes: int64(c.Rejections.MaxBytes), RejectionsMaxBody: int64(c.Rejections.MaxBody),
+	}}
+	t.Limits.MaxMessages, t.Limits.MaxBytes, t.Limits.MaxAge = c.Stream.MaxMessages, int64(c.Stream.MaxBytes), c.Stream.MaxAge
+	t.Limits.Replicas = c.NATS.Replicas
+	p := &t.Processor
+	p.Batch, p.Lanes = c.Processor.Batch, c.Processor.Lanes
+	p.BackOff = p.BackOff[:min(c.Processor.MaxAttempts-1, len(p.BackOff))]
+	p.AuditEvery, p.AuditAge, p.AuditLease = c.Processor.Auditor.Every, c.Processor.Auditor.MinAge, c.Processor.Auditor.Lease
+	p.SweepAfter, p.KeepChanges = c.Processor.Changes.SweepAfter, c.Processor.Changes.Keep
+	return t
+}

@@ -1,0 +1,139 @@
+package archtest
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func tree(t *testing.T) []file {
+	t.Helper()
+	files, err := readTree(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 20 {
+		t.Fatalf("found %d Go files: this is not the module's root", len(files))
+	}
+	return files
+}
+
+func TestEveryPackageIsListed(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, f := range tree(t) {
+		if _, ok := ruleOf(f.pkg); !ok && !seen[f.pkg] {
+			seen[f.pkg] = true
+			t.Errorf("%s: not in the table of rules.go; add it with a layer and a reason", f.pkg)
+		}
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	t.Parallel()
+	for _, f := range tree(t) {
+		for _, imported := range f.imports {
+			if why := violation(f.pkg, imported, f.test); why != "" {
+				t.Errorf("%s imports %s: %s", f.path, imported, why)
+			}
+		}
+	}
+}
+
+func TestNoInit(t *testing.T) {
+	t.Parallel()
+	for _, f := range tree(t) {
+		if !f.test && f.inits > 0 {
+			t.Errorf("%s has an init function: what a program does begins in main", f.path)
+		}
+	}
+}
+
+func TestProgramsCarryNoTestCode(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"/cmd/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for path := range strings.Lines(string(out)) {
+		path = strings.TrimSpace(path)
+		for _, m := range testModules {
+			if within(path, m) {
+				t.Errorf("a program is built with %s", path)
+			}
+		}
+	}
+}
+
+// The rules themselves: what each must refuse and let pass.
+func TestViolation(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		from, imported string
+		test, refused  bool
+	}{
+		{"internal/app", module + "/internal/ingest", false, false},
+		{"internal/ingest", module + "/internal/app", false, true},
+		{"internal/stream", module + "/internal/versioning", false, true}, // the same layer
+		{"internal/provider/stripe", module + "/internal/provider", false, false},
+		{"internal/provider/stripe", module + "/internal/provider/shopify", false, true},
+		{"internal/events", module + "/internal/testkit", false, true},
+		{"internal/events", module + "/internal/testkit", true, false},
+		{"internal/testkit", module + "/internal/postgres", false, false},
+		{"internal/testkit/sim", module + "/internal/testkit", false, false},
+		{"internal/testkit", module + "/internal/testkit/sim", false, true},
+		{"internal/processor", "github.com/labstack/echo/v4", false, true},
+		{"internal/admin", "github.com/labstack/echo/v4/middleware", false, false},
+		{"internal/processor", "github.com/nats-io/nats.go/jetstream", false, true},
+		{"examples/consume-go", "github.com/nats-io/nats.go", false, false},
+		{"examples/consume-go", module + "/internal/stream", false, true},
+		{"internal/app", "github.com/nats-io/nats-server/v2/server", false, true},
+		{"internal/postgres", "strings", false, false},
+	} {
+		if got := violation(c.from, c.imported, c.test); (got != "") != c.refused {
+			t.Errorf("%s imports %s (test %t): %q, want refused %t", c.from, c.imported, c.test, got, c.refused)
+		}
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	t.Parallel()
+	var fileLines, functionLines []int
+	product, tests := 0, 0
+	for _, f := range tree(t) {
+		if f.generated {
+			continue
+		}
+		fileLines = append(fileLines, f.lines)
+		if f.lines > 500 {
+			t.Errorf("%s has %d lines, more than 500: cut it by subject", f.path, f.lines)
+		}
+		if f.test {
+			tests += f.lines
+			continue
+		}
+		product += f.lines
+		for _, fn := range f.functions {
+			functionLines = append(functionLines, fn.lines)
+			if fn.lines > 60 {
+				t.Logf("over budget: %s: %s has %d lines", f.path, fn.name, fn.lines)
+			}
+		}
+		for _, name := range f.undocumented {
+			t.Logf("over budget: %s: exported %s has no comment", f.path, name)
+		}
+	}
+	t.Logf("%d files, median %d lines (budget 150); %d functions, median %d lines (budget 12); test:code %.2f (budget 1.0 to 1.5)",
+		len(fileLines), median(fileLines), len(functionLines), median(functionLines), float64(tests)/float64(max(product, 1)))
+}
+
+func median(n []int) int {
+	if len(n) == 0 {
+		return 0
+	}
+	slices.Sort(n)
+	return n[len(n)/2]
+}

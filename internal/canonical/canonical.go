@@ -1,0 +1,112 @@
+package canonical
+
+import (
+	"crypto/sha256"
+	"strings"
+)
+
+// Options choose what the canonical text leaves out.
+type Options struct {
+	// DropNull leaves out members of objects that are null, at every depth. Elements of arrays stay.
+	DropNull bool
+	// Without are dotted paths of members left out, from the root through objects only. A key may itself contain dots.
+	Without []string
+}
+
+// AppendCanonical appends the one text that all equal values share: keys bytewise ascending, of duplicates the last,
+// numbers as NumberText has them, strings without needless escapes, lone surrogates as \udXXX, no whitespace. A missing
+// value is written as null.
+func (v *Value) AppendCanonical(dst []byte, o Options) []byte {
+	w := writer{dst: dst, dropNull: o.DropNull}
+	w.value(v, o.Without)
+	return w.dst
+}
+
+// Sum is the SHA-256 of the canonical text.
+func (v *Value) Sum(o Options) [32]byte {
+	return sha256.Sum256(v.AppendCanonical(make([]byte, 0, len(v.Raw())+16), o))
+}
+
+// writer appends canonical text. members is a stack: each open object has its members on top of those around it.
+type writer struct {
+	dst      []byte
+	dropNull bool
+	members  []member
+}
+
+func (w *writer) value(v *Value, without []string) {
+	switch v.Kind() {
+	case Missing:
+		w.dst = append(w.dst, "null"...)
+	case Number:
+		w.dst = v.appendNumber(w.dst)
+	case String:
+		w.text(v)
+	case Array:
+		w.array(v)
+	case Object:
+		w.object(v, without)
+	default:
+		w.dst = append(w.dst, v.Raw()...)
+	}
+}
+
+// text copies a string without escapes as it is written: what is left is what needs none.
+func (w *writer) text(v *Value) {
+	if v.marks&escaped == 0 {
+		w.dst = append(w.dst, v.Raw()...)
+		return
+	}
+	w.dst = appendQuoted(w.dst, v.key())
+}
+
+func (w *writer) array(v *Value) {
+	nodes := v.doc.nodes
+	w.dst = append(w.dst, '[')
+	for i := v.self + 1; i < v.next; i = nodes[i].next {
+		if i > v.self+1 {
+			w.dst = append(w.dst, ',')
+		}
+		w.value(&nodes[i], nil)
+	}
+	w.dst = append(w.dst, ']')
+}
+
+func (w *writer) object(v *Value, without []string) {
+	nodes, base := v.doc.nodes, len(w.members)
+	w.members = v.appendMembers(w.members)
+	end := len(w.members)
+	w.dst = append(w.dst, '{')
+	for i, first := base, true; i < end; i++ {
+		m := w.members[i]
+		value := &nodes[m.value]
+		rest, out := descend(without, m.key)
+		if out || w.dropNull && value.kind == Null {
+			continue
+		}
+		if !first {
+			w.dst = append(w.dst, ',')
+		}
+		first = false
+		w.text(&nodes[m.value-1])
+		w.dst = append(w.dst, ':')
+		w.value(value, rest)
+	}
+	w.dst = append(w.dst, '}')
+	w.members = w.members[:base]
+}
+
+// descend is what is left of dotted paths below key; out: one of them ends at it.
+func descend(paths []string, key []byte) (rest []string, out bool) {
+	for _, path := range paths {
+		below, ok := strings.CutPrefix(path, string(key))
+		switch {
+		case !ok:
+		case below == "":
+			return nil, true
+		case below[0] == '.':
+			rest = append(rest, below[1:])
+		}
+	}
+	return rest, false
+}

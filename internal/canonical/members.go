@@ -1,0 +1,69 @@
+package canonical
+
+import (
+	"bytes"
+	"cmp"
+	"iter"
+	"slices"
+)
+
+// member is a key, decoded with lone surrogates kept apart, and the place of its value in the document.
+type member struct {
+	key   []byte
+	value uint32
+}
+
+// appendMembers appends the members of an object in the bytewise order of their keys, of duplicates only the last.
+func (v *Value) appendMembers(all []member) []member {
+	nodes, base, ordered := v.doc.nodes, len(all), true
+	for i := v.self + 1; i < v.next; i = nodes[i+1].next {
+		key := nodes[i].key()
+		ordered = ordered && (len(all) == base || bytes.Compare(all[len(all)-1].key, key) < 0)
+		all = append(all, member{key: key, value: i + 1})
+	}
+	if ordered {
+		return all
+	}
+	own := all[base:]
+	slices.SortFunc(own, func(a, b member) int {
+		return cmp.Or(bytes.Compare(a.key, b.key), cmp.Compare(a.value, b.value))
+	})
+	return all[:base+keepLast(own)]
+}
+
+// keepLast moves the last of each run of equal keys to the front and returns how many there are.
+func keepLast(sorted []member) int {
+	n := 0
+	for i, m := range sorted {
+		if i+1 < len(sorted) && bytes.Equal(m.key, sorted[i+1].key) {
+			continue
+		}
+		sorted[n] = m
+		n++
+	}
+	return n
+}
+
+// key is the decoded text of a string node, lone surrogates kept apart as three bytes.
+func (v *Value) key() []byte {
+	if v.marks&escaped == 0 {
+		return v.inner()
+	}
+	inner := v.inner()
+	return appendDecoded(make([]byte, 0, len(inner)), inner, false)
+}
+
+// Members yields the members of an object in the bytewise order of their keys, of duplicates only the last; nothing for
+// any other kind. Lone surrogates in keys become U+FFFD, so that two keys that differ only there look alike.
+func (v *Value) Members() iter.Seq2[string, *Value] {
+	return func(yield func(string, *Value) bool) {
+		if v.Kind() != Object {
+			return
+		}
+		for _, m := range v.appendMembers(nil) {
+			if !yield(v.doc.nodes[m.value-1].text(), &v.doc.nodes[m.value]) {
+				return
+			}
+		}
+	}
+}

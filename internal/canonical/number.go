@@ -1,0 +1,129 @@
+package canonical
+
+import (
+	"math"
+	"strconv"
+)
+
+const (
+	maxExponent    = 300  // above it, either way, jsonb is not trusted with a number
+	maxDigits      = 1000 // likewise for the number of digits
+	plainMaxDigits = 18   // integers of so many digits are canonical as they are written
+)
+
+// number reads a number whose first byte is the current one.
+func (r *reader) number() (mark, error) {
+	start := r.pos
+	if r.peek() == '-' {
+		r.pos++
+	}
+	integer := r.pos
+	if r.peek() == '0' {
+		r.pos++
+	} else if err := r.digits(); err != nil {
+		return 0, err
+	}
+	whole := r.pos - integer
+	digits := whole
+	if r.peek() == '.' {
+		r.pos++
+		at := r.pos
+		if err := r.digits(); err != nil {
+			return 0, err
+		}
+		digits += r.pos - at
+	}
+	exponent, err := r.exponent()
+	if err != nil {
+		return 0, err
+	}
+	marks := numberMarks(r.src[start:r.pos], whole, digits, exponent)
+	r.add(Number, start, marks)
+	return marks & unstorable, nil
+}
+
+// numberMarks judges a number by its text and the size of its parts.
+func numberMarks(text []byte, whole, digits int, exponent []byte) mark {
+	switch {
+	case digits > maxDigits || absurdExponent(exponent):
+		return unstorable
+	case len(exponent) == 0 && digits == whole && digits <= plainMaxDigits && string(text) != "-0":
+		return plain
+	}
+	return 0
+}
+
+func (r *reader) digits() error {
+	start := r.pos
+	for c := r.peek(); c >= '0' && c <= '9'; c = r.peek() {
+		r.pos++
+	}
+	if r.pos == start {
+		return r.fail(r.pos, "expected a digit")
+	}
+	return nil
+}
+
+// exponent reads the exponent if there is one and returns its digits.
+func (r *reader) exponent() ([]byte, error) {
+	if r.peek()|0x20 != 'e' {
+		return nil, nil
+	}
+	r.pos++
+	if c := r.peek(); c == '+' || c == '-' {
+		r.pos++
+	}
+	start := r.pos
+	err := r.digits()
+	return r.src[start:r.pos], err
+}
+
+// absurdExponent reads the digits of an exponent, of which there may be too many for an int: then Atoi gives the greatest.
+func absurdExponent(digits []byte) bool {
+	n, _ := strconv.Atoi("0" + string(digits))
+	return n > maxExponent
+}
+
+func trimZeros(digits []byte) []byte {
+	for len(digits) > 0 && digits[0] == '0' {
+		digits = digits[1:]
+	}
+	return digits
+}
+
+// NumberText is the exact canonical decimal of a number ("12.5", "1000", "5e-324"), equal for equal numbers; "" for any
+// other kind. It has an exponent only where the number would need more than 20 padding zeros without one.
+func (v *Value) NumberText() string {
+	if v.Kind() != Number {
+		return ""
+	}
+	return string(v.appendNumber(nil))
+}
+
+func (v *Value) appendNumber(dst []byte) []byte {
+	if v.marks&plain != 0 {
+		return append(dst, v.Raw()...)
+	}
+	return split(v.Raw()).append(dst)
+}
+
+// Int64 is the value of a number that is an integer of 64 bits, however it is written (1e3, 5.0); ok is false for any
+// other number or kind.
+func (v *Value) Int64() (n int64, ok bool) {
+	if v.Kind() != Number {
+		return 0, false
+	}
+	d := split(v.Raw())
+	if d.huge != nil || d.exponent < 0 || int64(len(d.digits))+d.exponent > 19 {
+		return 0, false
+	}
+	text := appendZeros(append([]byte{}, d.digits...), d.exponent)
+	u, err := strconv.ParseUint("0"+string(text), 10, 64)
+	switch {
+	case err != nil:
+		return 0, false
+	case d.negative:
+		return -int64(u), u <= -math.MinInt64
+	}
+	return int64(u), u <= math.MaxInt64
+}

@@ -1,0 +1,134 @@
+package canonical_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+)
+
+func TestOverlay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ state, changes, want string }{
+		{`{"a":1,"b":2}`, `{"b":3}`, `{"a":1,"b":3}`},
+		{`{"a":1}`, `{}`, `{"a":1}`},
+		{`{"a":1}`, `{"b":{"c":null,"d":1}}`, `{"a":1,"b":{"d":1}}`},
+		{`{"a":1,"b":2}`, `{"a":null,"x":null}`, `{"b":2}`},
+		{`{"o":{"a":1,"b":{"c":2,"d":3}}}`, `{"o":{"b":{"c":null,"e":5}}}`, `{"o":{"a":1,"b":{"d":3,"e":5}}}`},
+		{`{"l":[1,2,{"a":1}]}`, `{"l":[{"a":null}]}`, `{"l":[{"a":null}]}`},
+		{`{"o":{"a":1}}`, `{"o":5}`, `{"o":5}`},
+		{`{"o":5}`, `{"o":{"a":1}}`, `{"o":{"a":1}}`},
+		{`{"a":1,"a":{"x":1}}`, `{"a":0,"a":{"y":2}}`, `{"a":{"x":1,"y":2}}`},
+		{`{"\u0061":1}`, `{"a":2}`, `{"a":2}`},
+		{`{"\ud800":1,"\ud801":1}`, `{"\ud800":2}`, `{"\ud800":2,"\ud801":1}`},
+		{`{"a":1}`, `7`, `7`},
+		{`{"a":1}`, `null`, `null`},
+		{`7`, `{"a":1}`, `{"a":1}`},
+	} {
+		state, changes := parse(t, c.state), parse(t, c.changes)
+		if got := text(canonical.Overlay(state, changes)); got != c.want {
+			t.Errorf("%s over %s: %s, want %s", c.changes, c.state, got, c.want)
+		}
+		if string(state.Raw()) != c.state || string(changes.Raw()) != c.changes {
+			t.Errorf("%s over %s changed an input", c.changes, c.state)
+		}
+	}
+}
+
+func TestOverlayMissing(t *testing.T) {
+	t.Parallel()
+	v := parse(t, `{"a":1,"b":null}`)
+	if got := canonical.Overlay(v, nil); got != v {
+		t.Errorf("no changes made %s", text(got))
+	}
+	if got := text(canonical.Overlay(nil, v)); got != `{"a":1}` {
+		t.Errorf("changes over nothing: %s", got)
+	}
+	if canonical.Overlay(nil, nil) != nil {
+		t.Error("nothing over nothing is something")
+	}
+}
+
+// merge is the same over the trees of encoding/json.
+func merge(state, changes any) any {
+	over, ok := changes.(map[string]any)
+	if !ok {
+		return changes
+	}
+	result := map[string]any{}
+	under, _ := state.(map[string]any)
+	for k, x := range under {
+		result[k] = x
+	}
+	for k, x := range over {
+		if x == nil {
+			delete(result, k)
+			continue
+		}
+		result[k] = merge(under[k], x)
+	}
+	return result
+}
+
+func TestOverlayAgainstTrees(t *testing.T) {
+	t.Parallel()
+	// encoding/json cannot tell lone surrogates apart, so they stay out here.
+	documents := document().Filter(func(s string) bool { return !strings.Contains(s, `\ud`) })
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := documents.Draw(t, "state"), documents.Draw(t, "changes")
+		if b == "null" {
+			b = "{}"
+		}
+		va, _ := canonical.Parse([]byte(a))
+		vb, _ := canonical.Parse([]byte(b))
+		want := canonical.Overlay(va, vb)
+		if want.Kind() == canonical.Missing {
+			t.Fatalf("%s over %s is missing", b, a)
+		}
+		if diff := cmp.Diff(exact(merge(tree(t, a), tree(t, b))), exact(tree(t, string(want.Raw())))); diff != "" {
+			t.Fatalf("%s over %s (-want +got):\n%s", b, a, diff)
+		}
+	})
+}
+
+func tree(t *rapid.T, text string) (v any) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("decode %s: %v", text, err)
+	}
+	return v
+}
+
+func TestStorable(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("7", 1001)
+	for _, c := range []struct {
+		in, want string
+		repaired bool
+	}{
+		{` {"a": [1, "x\ud83d\ude00"]} `, `{"a": [1, "x\ud83d\ude00"]}`, false},
+		{`{"a":"x\u0000y"}`, `{"a":"x` + "\uFFFD" + `y"}`, true},
+		{`{"\u0000k":"\ud800", "b" : {"c": 1.50}}`, `{"` + "\uFFFD" + `k":"` + "\uFFFD" + `","b":{"c": 1.50}}`, true},
+		{`["\\u0000"]`, `["\\u0000"]`, false},
+		{`["\udc00\ud800"]`, `["` + "\uFFFD\uFFFD" + `"]`, true},
+		{`[1e300,1E-300,1e+0300]`, `[1e300,1E-300,1e+0300]`, false},
+		{`[1e301, -2.5E-99999999999999999999]`, `["1e301","-2.5E-99999999999999999999"]`, true},
+		{long[1:], long[1:], false},
+		{long, `"` + long + `"`, true},
+		{`0.` + long, `"0.` + long + `"`, true},
+		{`[{"a":"\u0000","b":[]},2]`, `[{"a":"` + "\uFFFD" + `","b":[]},2]`, true},
+	} {
+		got, repaired := parse(t, c.in).Storable()
+		if string(got) != c.want || repaired != c.repaired {
+			t.Errorf("%.60s: %.60s (repaired %v), want %.60s (%v)", c.in, got, repaired, c.want, c.repaired)
+		}
+	}
+	if got, repaired := (*canonical.Value)(nil).Storable(); string(got) != "null" || repaired {
+		t.Errorf("a missing value is stored as %s", got)
+	}
+}

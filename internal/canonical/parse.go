@@ -1,0 +1,200 @@
+package canonical
+
+import (
+	"fmt"
+	"math"
+	"unicode/utf8"
+)
+
+// MaxDepth is how many arrays and objects may be nested in one another.
+const MaxDepth = 1000
+
+// SyntaxError says where a text stops being JSON and why.
+type SyntaxError struct {
+	// Offset is the place of the offending byte, from 0.
+	Offset int
+	// Msg says what is wrong there.
+	Msg string
+}
+
+func (e *SyntaxError) Error() string {
+	return fmt.Sprintf("invalid JSON at byte %d: %s", e.Offset, e.Msg)
+}
+
+// Parse reads a text that must be exactly one JSON value (RFC 8259), whitespace around it allowed. The error is a
+// *SyntaxError: broken syntax, invalid UTF-8 anywhere, or nesting deeper than MaxDepth. The Value keeps b.
+func Parse(b []byte) (*Value, error) {
+	if len(b) > math.MaxInt32 {
+		return nil, &SyntaxError{Offset: math.MaxInt32, Msg: "the text is longer than 2 GiB"}
+	}
+	if !utf8.Valid(b) {
+		return nil, &SyntaxError{Offset: invalidUTF8(b), Msg: "not valid UTF-8"}
+	}
+	doc := &document{src: b, nodes: make([]Value, 0, len(b)/8+4)}
+	r := reader{src: b, doc: doc}
+	if err := r.document(); err != nil {
+		return nil, err
+	}
+	return &doc.nodes[0], nil
+}
+
+func invalidUTF8(b []byte) int {
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		if r == utf8.RuneError && n <= 1 {
+			return i
+		}
+		i += n
+	}
+	return len(b)
+}
+
+// reader walks src once and appends to doc.nodes. Nodes are addressed by index while they grow.
+type reader struct {
+	src []byte
+	pos int
+	doc *document
+}
+
+func (r *reader) fail(at int, msg string) error {
+	if at >= len(r.src) {
+		return &SyntaxError{Offset: len(r.src), Msg: "the text ends too early"}
+	}
+	return &SyntaxError{Offset: at, Msg: msg}
+}
+
+func (r *reader) document() error {
+	r.space()
+	if _, err := r.value(0); err != nil {
+		return err
+	}
+	r.space()
+	if r.pos < len(r.src) {
+		return r.fail(r.pos, "more text after the value")
+	}
+	return nil
+}
+
+func (r *reader) space() {
+	for r.pos < len(r.src) {
+		switch r.src[r.pos] {
+		case ' ', '\n', '\t', '\r':
+			r.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek is the next byte, 0 at the end; a NUL is valid nowhere outside a value, so the two need no telling apart.
+func (r *reader) peek() byte {
+	if r.pos < len(r.src) {
+		return r.src[r.pos]
+	}
+	return 0
+}
+
+// value reads one value at depth and returns its marks.
+func (r *reader) value(depth int) (mark, error) {
+	switch c := r.peek(); {
+	case c == '"':
+		return r.text()
+	case c == '{' || c == '[':
+		if depth >= MaxDepth {
+			return 0, r.fail(r.pos, fmt.Sprintf("nested deeper than %d", MaxDepth))
+		}
+		return r.container(c, depth+1)
+	case c == '-' || c >= '0' && c <= '9':
+		return r.number()
+	case c == 't':
+		return 0, r.word("true", Bool)
+	case c == 'f':
+		return 0, r.word("false", Bool)
+	case c == 'n':
+		return 0, r.word("null", Null)
+	}
+	return 0, r.fail(r.pos, "no value begins here")
+}
+
+func (r *reader) word(word string, kind Kind) error {
+	start := r.pos
+	for i := range len(word) {
+		if r.peek() != word[i] {
+			return r.fail(r.pos, "expected "+word)
+		}
+		r.pos++
+	}
+	r.add(kind, start, 0)
+	return nil
+}
+
+// add appends a node that spans from start to the current position.
+func (r *reader) add(kind Kind, start int, marks mark) {
+	i := uint32(len(r.doc.nodes))
+	r.doc.nodes = append(r.doc.nodes, Value{
+		doc: r.doc, start: uint32(start), end: uint32(r.pos), self: i, next: i + 1, kind: kind, marks: marks,
+	})
+}
+
+// container reads an array or an object whose opening byte is the current one.
+func (r *reader) container(open byte, depth int) (mark, error) {
+	kind, closing := Array, byte(']')
+	if open == '{' {
+		kind, closing = Object, '}'
+	}
+	self, start := len(r.doc.nodes), r.pos
+	r.pos++
+	r.add(kind, start, 0)
+	r.space()
+	var marks mark
+	for first := true; r.peek() != closing; first = false {
+		if err := r.separator(first, closing); err != nil {
+			return 0, err
+		}
+		m, err := r.item(kind, depth)
+		if err != nil {
+			return 0, err
+		}
+		marks |= m
+		r.space()
+	}
+	r.pos++
+	node := &r.doc.nodes[self]
+	node.end, node.next, node.marks = uint32(r.pos), uint32(len(r.doc.nodes)), marks&unstorable
+	return node.marks, nil
+}
+
+// separator reads the comma that every item but the first begins with.
+func (r *reader) separator(first bool, closing byte) error {
+	if first {
+		return nil
+	}
+	if r.peek() != ',' {
+		return r.fail(r.pos, "expected a comma or "+string(closing))
+	}
+	r.pos++
+	r.space()
+	return nil
+}
+
+// item reads an element or a member.
+func (r *reader) item(kind Kind, depth int) (mark, error) {
+	if kind == Array {
+		return r.value(depth)
+	}
+	if r.peek() != '"' {
+		return 0, r.fail(r.pos, "expected a key in quotes")
+	}
+	key, err := r.text()
+	if err != nil {
+		return 0, err
+	}
+	r.space()
+	if r.peek() != ':' {
+		return 0, r.fail(r.pos, "expected a colon after the key")
+	}
+	r.pos++
+	r.space()
+	m, err := r.value(depth)
+	return key | m, err
+}

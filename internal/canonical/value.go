@@ -1,0 +1,149 @@
+package canonical
+
+// Kind is what a Value is.
+type Kind uint8
+
+// The kinds. A nil *Value, and what is not there, is Missing.
+const (
+	Missing Kind = iota
+	Null
+	Bool
+	Number
+	String
+	Array
+	Object
+)
+
+// String is the kind's name in lower case.
+func (k Kind) String() string {
+	switch k {
+	case Null:
+		return "null"
+	case Bool:
+		return "boolean"
+	case Number:
+		return "number"
+	case String:
+		return "string"
+	case Array:
+		return "array"
+	case Object:
+		return "object"
+	}
+	return "missing"
+}
+
+// mark is what the reader noticed about a value; a container has the marks of all it contains but escaped and shape.
+type mark uint8
+
+const (
+	escaped    mark = 1 << iota // the string has a backslash
+	unstorable                  // jsonb refuses it or would choke on it
+	plain                       // the number is a short integer in canonical form as it is written
+)
+
+// document is one parsed text: nodes in source order, a container before its contents, a key before its value.
+type document struct {
+	src   []byte
+	nodes []Value
+}
+
+// Value is one JSON value inside a document. A nil *Value is a missing value; every method can be called on it.
+type Value struct {
+	doc        *document
+	start, end uint32 // the source span
+	self, next uint32 // the index of this node, and of the first node after all it contains
+	kind       Kind
+	marks      mark
+}
+
+// Kind is what the value is.
+func (v *Value) Kind() Kind {
+	if v == nil {
+		return Missing
+	}
+	return v.kind
+}
+
+// Raw is the value's span of the source, without surrounding whitespace; nil if missing. It must not be changed.
+func (v *Value) Raw() []byte {
+	if v == nil {
+		return nil
+	}
+	return v.doc.src[v.start:v.end:v.end]
+}
+
+// Bool is the value of a boolean; ok is false for any other kind.
+func (v *Value) Bool() (value, ok bool) {
+	if v.Kind() != Bool {
+		return false, false
+	}
+	return v.doc.src[v.start] == 't', true
+}
+
+// Text is the decoded text of a string; ok is false for any other kind. Lone surrogates become U+FFFD.
+func (v *Value) Text() (text string, ok bool) {
+	if v.Kind() != String {
+		return "", false
+	}
+	return v.text(), true
+}
+
+// text is the decoded text of a string node.
+func (v *Value) text() string {
+	inner := v.inner()
+	if v.marks&escaped == 0 {
+		return string(inner)
+	}
+	return string(appendDecoded(make([]byte, 0, len(inner)), inner, true))
+}
+
+// inner is the source of a string node between its quotes.
+func (v *Value) inner() []byte {
+	return v.doc.src[v.start+1 : v.end-1]
+}
+
+// Get walks members of objects by key and is nil where one is missing or a value on the way is no object. Of duplicate
+// keys the last one counts.
+func (v *Value) Get(path ...string) *Value {
+	for _, key := range path {
+		if v.Kind() != Object {
+			return nil
+		}
+		v = v.member(key)
+	}
+	return v
+}
+
+func (v *Value) member(key string) (found *Value) {
+	nodes := v.doc.nodes
+	for i := v.self + 1; i < v.next; i = nodes[i+1].next {
+		if nodes[i].isKey(key) {
+			found = &nodes[i+1]
+		}
+	}
+	return found
+}
+
+// isKey compares a string node with a text without decoding it where that can be avoided.
+func (v *Value) isKey(key string) bool {
+	inner := v.inner()
+	if v.marks&escaped == 0 {
+		return string(inner) == key
+	}
+	// An escape is never shorter than what it stands for.
+	return len(inner) >= len(key) && string(appendDecoded(make([]byte, 0, len(inner)), inner, false)) == key
+}
+
+// Elements are the values of an array in order; nil for any other kind.
+func (v *Value) Elements() []*Value {
+	if v.Kind() != Array {
+		return nil
+	}
+	nodes := v.doc.nodes
+	var all []*Value
+	for i := v.self + 1; i < v.next; i = nodes[i].next {
+		all = append(all, &nodes[i])
+	}
+	return all
+}

@@ -1,0 +1,195 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-playground/validator/v10"
+
+	"github.com/postern-gateway/postern/internal/provider/all"
+)
+
+var sourceName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+
+// check finds every setting whose value cannot be used.
+func check(c *Config, p purpose) error {
+	var bad []error
+	if p.database && c.Database.URL == "" {
+		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set: name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern"})
+	}
+	checked := c
+	if !p.secrets {
+		without := *c
+		without.Sources = nil
+		checked = &without
+	}
+	err := newValidator().Struct(checked)
+	var fields validator.ValidationErrors
+	if errors.As(err, &fields) {
+		for _, f := range fields {
+			bad = append(bad, &Problem{Path: dotted(f.Namespace()), Msg: explain(f)})
+		}
+	} else if err != nil {
+		bad = append(bad, err)
+	}
+	bad = append(bad, sharedVariables(checked.Sources), checkBodies(checked))
+	return errors.Join(bad...)
+}
+
+// checkBodies wants that the largest body fits among those that are held at once: otherwise it could never be taken.
+func checkBodies(c *Config) error {
+	var bad []error
+	want := func(path string, size Bytes) {
+		if size > c.Ingest.QueueBytes {
+			bad = append(bad, &Problem{Path: path, Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the largest bodies could never be taken: lower it, or raise ingest.queue_bytes",
+				size, c.Ingest.QueueBytes)})
+		}
+	}
+	want("ingest.max_body_bytes", c.Ingest.MaxBodyBytes)
+	for _, name := range sortedKeys(c.Sources) {
+		if size := c.Sources[name].MaxBodyBytes; size != c.Ingest.MaxBodyBytes {
+			want("sources."+name+".max_body_bytes", size)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// checkFiles opens every file that a daemon will need besides those of secrets.
+func checkFiles(c *Config, p purpose) error {
+	files := [][2]string{{"nats.credentials", c.NATS.Credentials}, {"nats.tls.ca", c.NATS.TLS.CA}, {"nats.tls.cert", c.NATS.TLS.Cert}, {"nats.tls.key", c.NATS.TLS.Key}}
+	if p.ingest {
+		files = append(files, [2]string{"ingest.tls.cert", c.Ingest.TLS.Cert}, [2]string{"ingest.tls.key", c.Ingest.TLS.Key})
+	}
+	var bad []error
+	for _, f := range files {
+		if f[1] == "" {
+			continue
+		}
+		if err := readable(f[1]); err != nil {
+			bad = append(bad, &Problem{Path: f[0], Msg: err.Error() + ": name a file that this account may read"})
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// readable reads a byte: opening alone lets folders pass.
+func readable(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Read(make([]byte, 1))
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%s is empty", path)
+	}
+	return errors.Join(err, f.Close())
+}
+
+func newValidator() *validator.Validate {
+	v := validator.New(validator.WithRequiredStructEnabled())
+	v.RegisterTagNameFunc(yamlName)
+	rules := map[string]func(string) bool{
+		"hostport":    func(s string) bool { return splitHostPort(s) == nil },
+		"loopback":    func(s string) bool { return CheckLoopback(s) == nil },
+		"source_name": sourceName.MatchString,
+		"provider":    func(s string) bool { _, ok := all.Named(s); return ok },
+	}
+	for name, rule := range rules {
+		if err := v.RegisterValidation(name, func(f validator.FieldLevel) bool { return rule(f.Field().String()) }); err != nil {
+			panic(err) // a rule's name is misspelt above
+		}
+	}
+	return v
+}
+
+// splitHostPort wants host:port with a port from 0 (any free one) to 65535; the host may be empty (every address).
+func splitHostPort(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("port %d: %w", n, err)
+	}
+	return nil
+}
+
+// CheckLoopback refuses an address that other machines can reach: the admin interface asks nobody who they are.
+func CheckLoopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("admin address %q: write host:port, e.g. %s", address, DefaultAdminListen)
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("admin address %q is reachable from other machines, which is refused while the admin interface has no access control: use 127.0.0.1 or ::1 and reach it through a tunnel (ssh -L)", address)
+}
+
+// dotted makes sources.shop.secrets.0.name of Config.sources[shop].secrets[0].name.
+func dotted(namespace string) string {
+	_, path, _ := strings.Cut(namespace, ".")
+	return strings.NewReplacer("[", ".", "]", "").Replace(path)
+}
+
+// explain says in words what a rule of the validator wants. Values are shown only where no secret can be one.
+func explain(f validator.FieldError) string {
+	switch f.Tag() {
+	case "required":
+		return "is not set" + map[string]string{"provider": ": name one of " + providerNames(), "secrets": ": a source needs at least one"}[f.Field()]
+	case "required_with":
+		return "is not set: cert and key go together"
+	case "gte":
+		return fmt.Sprintf("%v is too small: at least %s", f.Value(), bound(f))
+	case "lte":
+		return fmt.Sprintf("%v is too large: at most %s", f.Value(), bound(f))
+	case "min":
+		return "is empty: give at least " + f.Param()
+	case "max":
+		return "is too long: at most " + f.Param() + " characters"
+	case "unique":
+		return "two of them have one name: each needs its own, since the name tells which one matched"
+	case "oneof":
+		return fmt.Sprintf("%q is not known: write one of %s", f.Value(), strings.ReplaceAll(f.Param(), " ", ", "))
+	case "hostport":
+		return fmt.Sprintf("%q is no address: write host:port, e.g. 127.0.0.1:8080", f.Value())
+	case "loopback":
+		return CheckLoopback(fmt.Sprint(f.Value())).Error()
+	case "source_name":
+		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
+	case "provider":
+		return fmt.Sprintf("provider %q is not known: name one of %s", f.Value(), providerNames())
+	}
+	return "is not valid (" + f.Tag() + ")"
+}
+
+// bound writes a limit in the setting's own unit.
+func bound(f validator.FieldError) string {
+	n, err := strconv.ParseInt(f.Param(), 10, 64)
+	if err != nil {
+		return f.Param()
+	}
+	switch f.Type() {
+	case reflect.TypeFor[time.Duration]():
+		return time.Duration(n).String()
+	case reflect.TypeFor[Bytes]():
+		return Bytes(n).String()
+	}
+	return f.Param()
+}
+
+func providerNames() string {
+	var names []string
+	for _, p := range all.All() {
+		names = append(names, p.Name())
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,218 @@
+// Package config reads the settings of every Postern process: one strict YAML file, overridden by POSTERN_... variables.
+package config
+
+import "time"
+
+// Config is everything that can be set. Its zero value is usable: defaults fill what nobody set.
+type Config struct {
+	// Database is where events and the mirror are kept.
+	Database Database `yaml:"database"`
+	// NATS is how JetStream is reached.
+	NATS NATS `yaml:"nats"`
+	// Stream bounds what JetStream keeps; the log in PostgreSQL is the truth and is not bounded by it.
+	Stream Stream `yaml:"stream"`
+	// Ingest is the door that providers POST to.
+	Ingest Ingest `yaml:"ingest"`
+	// Rejections bounds what is kept of refused deliveries.
+	Rejections Rejections `yaml:"rejections"`
+	// Processor is how events are applied to the mirror.
+	Processor Processor `yaml:"processor"`
+	// Admin is the JSON interface for operators.
+	Admin Admin `yaml:"admin"`
+	// Log is what the process says about itself on standard error.
+	Log Log `yaml:"log"`
+	// Sources are the endpoints providers send to, by name: the last part of the ingest path /webhooks/NAME. A name is
+	// lower case, digits, - and _, at most 63 characters, and names the source for good: a renamed source is a new one.
+	Sources map[string]*Source `yaml:"sources" validate:"dive,keys,source_name,endkeys,required"`
+}
+
+// Database is where events and the mirror are kept: PostgreSQL 15 or newer.
+type Database struct {
+	// URL of PostgreSQL, e.g. postgres://user:password@host/postern. Several hosts, separated by commas, are tried for
+	// the primary. Required but for `postern dev`, which starts a cluster of its own where none is named.
+	URL URL `yaml:"url"`
+	// MaintenanceURL is the URL for migrations, of a login that may own tables. Leave empty to use url.
+	MaintenanceURL URL `yaml:"maintenance_url"`
+	// MaxConnections is the most connections one process opens. Raise it only if the pool is seen waiting; every process
+	// has its own pool and the server's max_connections is shared by all.
+	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000"`
+}
+
+// NATS is how JetStream is reached: NATS 2.12.3 or newer.
+type NATS struct {
+	// URL of the servers, separated by commas, e.g. nats://a:4222,nats://b:4222. Where it is empty, `postern dev` and
+	// `postern serve` run JetStream inside the process; gateway and processor need it.
+	URL URL `yaml:"url"`
+	// Credentials is a credentials file (.creds) of the account.
+	Credentials string `yaml:"credentials"`
+	// TLS is set where the servers' certificate is not signed by a public authority, or they ask for ours.
+	TLS ClientTLS `yaml:"tls"`
+	// Replicas is how many servers keep each message: 3 in a cluster, 1 on a single server.
+	Replicas int `yaml:"replicas" default:"1" validate:"gte=1,lte=5"`
+}
+
+// ClientTLS are the PEM files for talking to a server over TLS.
+type ClientTLS struct {
+	// CA is the file of the authorities that are trusted. Leave empty for the system's.
+	CA string `yaml:"ca"`
+	// Cert is our certificate's file, where the server asks for one.
+	Cert string `yaml:"cert" validate:"required_with=Key"`
+	// Key is the file of our certificate's private key.
+	Key string `yaml:"key" validate:"required_with=Cert"`
+}
+
+// ServerTLS are the PEM files for serving TLS.
+type ServerTLS struct {
+	// Cert is the certificate's file. Leave empty to serve plain HTTP behind a proxy that ends TLS.
+	Cert string `yaml:"cert" validate:"required_with=Key"`
+	// Key is the file of the certificate's private key.
+	Key string `yaml:"key" validate:"required_with=Cert"`
+}
+
+// Stream bounds what JetStream keeps of each of the two feeds. What falls out is published again by the auditor.
+type Stream struct {
+	// MaxMessages is the most messages a stream keeps.
+	MaxMessages int64 `yaml:"max_messages" default:"1000000" validate:"gte=1000"`
+	// MaxBytes is the most bytes a stream keeps; the server must have that much disk set aside for streams.
+	MaxBytes Bytes `yaml:"max_bytes" default:"2GiB" validate:"gte=1048576"`
+	// MaxAge is how long a stream keeps a message.
+	MaxAge time.Duration `yaml:"max_age" default:"24h" validate:"gte=60000000000"`
+}
+
+// Ingest is the door that providers POST to.
+type Ingest struct {
+	// Listen is the address to accept deliveries on.
+	Listen string `yaml:"listen" default:"127.0.0.1:8080" validate:"hostport"`
+	// TLS serves HTTPS from the gateway itself.
+	TLS ServerTLS `yaml:"tls"`
+	// MaxBodyBytes is the largest body taken; a larger one is answered 413 unread. Stripe and Shopify stay far below the default.
+	MaxBodyBytes Bytes `yaml:"max_body_bytes" default:"4MiB" validate:"gte=1024,lte=268435456"`
+	// Deadline is how long a delivery may wait for its commit before it is answered 503 and the provider tries again.
+	// Keep it below the sender's own timeout (Shopify: 5 s).
+	Deadline time.Duration `yaml:"deadline" default:"4s" validate:"gte=50000000"`
+	// Queue is the most verified deliveries that wait for a commit; more are answered 503 at once.
+	Queue int `yaml:"queue" default:"4096" validate:"gte=1"`
+	// QueueBytes is the most bytes of bodies held in memory at once, waiting or being read.
+	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576"`
+	// BatchMax is the most deliveries in one commit. Batches form by themselves; nobody waits for one to fill.
+	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000"`
+	// BatchBytes is the most bytes of bodies in one commit; a single larger delivery still goes, alone.
+	BatchBytes Bytes `yaml:"batch_bytes" default:"8MiB" validate:"gte=1024"`
+	// Writers is how many commits are under way at once. More helps only where a commit is slow (a synchronous standby).
+	Writers int `yaml:"writers" default:"2" validate:"gte=1,lte=64"`
+	// MaxConnections is how many connections are open at once; more wait in the kernel's queue. Raise it together with the
+	// process's limit of open files.
+	MaxConnections int `yaml:"max_connections" default:"20000" validate:"gte=1"`
+	// HeaderTimeout is how long a sender may take for the request's headers.
+	HeaderTimeout time.Duration `yaml:"header_timeout" default:"5s" validate:"gte=10000000"`
+	// ReadTimeout is how long a sender may take for the whole request.
+	ReadTimeout time.Duration `yaml:"read_timeout" default:"15s" validate:"gte=10000000"`
+}
+
+// Rejections bounds what is kept of refused deliveries, so that they can be verified again once a secret is mended and
+// a flood of forgeries cannot fill the disk. The oldest make room.
+type Rejections struct {
+	// MaxCount is the most refused deliveries kept per source.
+	MaxCount int `yaml:"max_count" default:"1000" validate:"gte=1"`
+	// MaxBytes is the most bytes of refused bodies kept per source.
+	MaxBytes Bytes `yaml:"max_bytes" default:"16MiB" validate:"gte=1024"`
+	// MaxBody is the most bytes kept of one refused body; a longer one is cut, marked, and cannot be verified again.
+	// Leave unset to keep whatever ingest.max_body_bytes lets in.
+	MaxBody Bytes `yaml:"max_body" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024"`
+}
+
+// Processor is how events are applied to the mirror.
+type Processor struct {
+	// Batch is the most events applied in one transaction. Each may take an advisory lock, and those of all lanes share
+	// the server's lock table (max_locks_per_transaction), so a larger one needs a larger table.
+	Batch int `yaml:"batch" default:"500" validate:"gte=1,lte=2000"`
+	// Lanes is how many transactions run at once, divided by the hash of the object.
+	Lanes int `yaml:"lanes" default:"2" validate:"gte=1,lte=64"`
+	// MaxAttempts is how often an event that fails is tried, over about 33 hours, before it is dead and needs a person. Fewer
+	// attempts give up earlier; more than 9 there are not.
+	MaxAttempts int `yaml:"max_attempts" default:"9" validate:"gte=1,lte=9"`
+	// Auditor brings back what the stream lost.
+	Auditor Auditor `yaml:"auditor"`
+	// Changes is the feed of what became of objects.
+	Changes Changes `yaml:"changes"`
+}
+
+// Auditor makes sure that no committed event is forgotten. Its times matter to tests; leave them alone elsewhere.
+type Auditor struct {
+	// Every is the time between two passes.
+	Every time.Duration `yaml:"every" default:"10s" validate:"gte=1000000"`
+	// MinAge is how old an event without outcome must be before it is published again.
+	MinAge time.Duration `yaml:"min_age" default:"1m" validate:"gte=1000000"`
+	// Lease is how long one processor keeps the auditor's work before another may take it.
+	Lease time.Duration `yaml:"lease" default:"30s" validate:"gte=1000000"`
+}
+
+// Changes is the feed of what became of objects.
+type Changes struct {
+	// SweepAfter is how old an unsent change must be before any processor sends it.
+	SweepAfter time.Duration `yaml:"sweep_after" default:"30s" validate:"gte=1000000"`
+	// Keep is how long a sent change is kept, to be sent again should the stream have lost it.
+	Keep time.Duration `yaml:"keep" default:"10m" validate:"gte=1000000"`
+}
+
+// Addresses of the admin interface where none is set.
+const (
+	DefaultAdminListen     = "127.0.0.1:8081"
+	DefaultProcessorListen = "127.0.0.1:8082"
+)
+
+// Admin is the JSON interface for operators.
+type Admin struct {
+	// Listen is the address to serve on; only loopback addresses are allowed, since callers are not asked who they are.
+	Listen string `yaml:"listen" shown:"127.0.0.1:8081, processor: 127.0.0.1:8082" validate:"omitempty,hostport,loopback"`
+}
+
+// ListenOr is the configured address or, where none is set, the given one (DefaultAdminListen, DefaultProcessorListen).
+func (a Admin) ListenOr(address string) string {
+	if a.Listen != "" {
+		return a.Listen
+	}
+	return address
+}
+
+// Log is what the process says about itself on standard error.
+type Log struct {
+	// Level is the least important level written: debug, info, warn or error.
+	Level string `yaml:"level" default:"info" validate:"oneof=debug info warn error"`
+	// Format is text for people or json for collectors.
+	Format string `yaml:"format" default:"text" validate:"oneof=text json"`
+}
+
+// Source is one endpoint of one provider.
+type Source struct {
+	// Provider is who sends: `stripe` or `shopify`.
+	Provider string `yaml:"provider" validate:"required,provider"`
+	// Secrets verify deliveries; any of them may match, so that a secret can be changed without losing one.
+	Secrets []Secret `yaml:"secrets" validate:"required,min=1,unique=Name,dive"`
+	// Account is the one tenant (Shopify shop, Stripe account) this source belongs to. Leave empty where there is none.
+	Account string `yaml:"account"`
+	// Accounts are the tenants allowed, '*' for any. A Shopify source needs account or accounts, since the shop is named
+	// in a header that nobody signed.
+	Accounts []string `yaml:"accounts" validate:"dive,required"`
+	// Key chooses what names an event where the provider leaves a choice (Shopify: webhook-id or event-id). Leave empty
+	// for the provider's default; changing it later makes old events look new.
+	Key string `yaml:"key"`
+	// Tolerance is how far a signed time may lie from the time of receipt, both ways.
+	Tolerance time.Duration `yaml:"tolerance" default:"300s" validate:"gte=1000000000"`
+	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
+	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
+}
+
+// Secret is one signing secret: a name, and exactly one of value, env and file.
+type Secret struct {
+	// Name is stored with each event the secret verified. Give a new secret a new name.
+	Name string `yaml:"name" validate:"required,max=63"`
+	// Value is the secret itself. Prefer env or file: this file is read by more people than it should be.
+	Value Hidden `yaml:"value"`
+	// Env names the variable that holds the secret.
+	Env string `yaml:"env"`
+	// File names the file that holds the secret; one line end after it is left out. It is read once, at start.
+	File string `yaml:"file"`
+
+	secret []byte
+}

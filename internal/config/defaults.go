@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// Default is the configuration of someone who set nothing.
+func Default() *Config {
+	c := &Config{}
+	c.Complete()
+	return c
+}
+
+// Complete fills every unset setting with its default. Load and Parse call it; only a Config made in code needs it.
+func (c *Config) Complete() {
+	fillDefaults(reflect.ValueOf(c).Elem())
+	if c.Rejections.MaxBody == 0 {
+		c.Rejections.MaxBody = c.Ingest.MaxBodyBytes
+	}
+	for name, src := range c.Sources {
+		if src == nil {
+			src = &Source{}
+			c.Sources[name] = src
+		}
+		fillDefaults(reflect.ValueOf(src).Elem())
+		if src.MaxBodyBytes == 0 {
+			src.MaxBodyBytes = c.Ingest.MaxBodyBytes
+		}
+	}
+}
+
+// fillDefaults walks a struct and sets zero fields from their `default` tag. A tag that cannot be read is a mistake in
+// this package, which the first test or start shows.
+func fillDefaults(v reflect.Value) {
+	for i := range v.NumField() {
+		field, f := v.Type().Field(i), v.Field(i)
+		if field.Type.Kind() == reflect.Struct {
+			fillDefaults(f)
+			continue
+		}
+		text, ok := field.Tag.Lookup("default")
+		if !ok || !f.IsZero() {
+			continue
+		}
+		if err := setScalar(f, text); err != nil {
+			panic(fmt.Sprintf("config: default of %s.%s: %v", v.Type(), field.Name, err))
+		}
+	}
+}
+
+// yamlName is the key of a field in the file; empty for what the file cannot set.
+func yamlName(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+	return name
+}

@@ -1,0 +1,45 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Secrets of the demo sources of `postern dev`. They are public, and refused everywhere else by how they end.
+const (
+	DemoStripeSecret  = "whsec_demo_stripe_secret_for_postern_dev"
+	DemoShopifySecret = "demo_shopify_secret_for_postern_dev"
+)
+
+// DemoSources are the sources of `postern dev` where the configuration has none: one per provider, named like it.
+func DemoSources() map[string]*Source {
+	return map[string]*Source{
+		"stripe":  demoSource("stripe", DemoStripeSecret),
+		"shopify": demoSource("shopify", DemoShopifySecret, "*"),
+	}
+}
+
+func demoSource(provider, secret string, accounts ...string) *Source {
+	src := &Source{
+		Provider: provider,
+		Accounts: accounts,
+		Secrets:  []Secret{{Name: "demo", Value: Hidden(secret), secret: []byte(secret)}},
+	}
+	c := &Config{Sources: map[string]*Source{provider: src}}
+	c.Complete()
+	return src
+}
+
+// ReplaceSecret gives a source the secret in a file instead of those it has; for trying a real provider against `postern dev`.
+func (c *Config) ReplaceSecret(source, file string) error {
+	src, ok := c.Sources[source]
+	if !ok {
+		return fmt.Errorf("there is no source %q; there are %s", source, strings.Join(sortedKeys(c.Sources), ", "))
+	}
+	value, err := readSecretFile(file)
+	if err != nil {
+		return fmt.Errorf("read secret of source %s: %w", source, err)
+	}
+	src.Secrets = []Secret{{Name: "file", File: file, secret: value}}
+	return nil
+}

@@ -1,0 +1,55 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// reference is ${NAME}, or $${NAME}, which stands for the text ${NAME} itself.
+var reference = regexp.MustCompile(`\$?\$\{([^}]*)\}`)
+
+// expander replaces ${NAME} in string values by the variable's value. Keys are left alone.
+type expander struct {
+	env    func(string) string
+	strict bool // an unset variable is an error
+	bad    []error
+}
+
+func expand(root ast.Node, env func(string) string, strict bool) error {
+	e := &expander{env: env, strict: strict}
+	ast.Walk(e, root)
+	return errors.Join(e.bad...)
+}
+
+// Visit is called by ast.Walk for every node.
+func (e *expander) Visit(n ast.Node) ast.Visitor {
+	switch n := n.(type) {
+	case *ast.MappingValueNode:
+		ast.Walk(e, n.Value)
+		return nil
+	case *ast.StringNode:
+		n.Value = e.replace(n.Value, n.GetToken().Position.Line)
+	case *ast.LiteralNode:
+		n.Value.Value = e.replace(n.Value.Value, n.Value.GetToken().Position.Line)
+		return nil
+	}
+	return e
+}
+
+func (e *expander) replace(s string, line int) string {
+	return reference.ReplaceAllStringFunc(s, func(ref string) string {
+		if strings.HasPrefix(ref, "$$") {
+			return ref[1:]
+		}
+		name := ref[2 : len(ref)-1]
+		value := e.env(name)
+		if value == "" && e.strict {
+			e.bad = append(e.bad, &Problem{Line: line, Msg: fmt.Sprintf("%s: the variable is not set; set it, or write $%s for the text itself", ref, ref)})
+		}
+		return value
+	})
+}

@@ -1,0 +1,52 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+// FuzzParse: no input panics, and what is accepted keeps the promises that the wiring relies on.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		"", "null", "a", "- a", "database: {url: x}", config.Template(), strings.ReplaceAll(issueExample, "%FILE%", "/nowhere"),
+		"database: &a {url: x}\nsources: *a\n", "database: {url: \"${A}\"}\nsources: {a: null}", "sources: {\"a.b\": {provider: stripe}}",
+		"ingest: {deadline: 1h, max_body_bytes: \"1 KiB\"}", "a: &a [*a]", "? [x]\n: y", "<<: {database: {url: x}}", "!!binary x", "\xff",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := config.Parse([]byte(text), environment("A=b", "STRIPE_WEBHOOK_SECRET=whsec_x"))
+		if err != nil {
+			if err.Error() == "" {
+				t.Fatal("an error without words")
+			}
+			return
+		}
+		if c.Database.URL == "" || c.Ingest.Queue < 1 || c.Ingest.MaxBodyBytes < 1024 || c.Log.Level == "" {
+			t.Fatalf("accepted: %v", c)
+		}
+		for _, e := range c.Endpoints() {
+			if len(e.Source.Secrets) == 0 || len(e.Source.Secrets[0].Value) == 0 || e.MaxBodyBytes < 1024 {
+				t.Fatalf("accepted source: %v", e.Source)
+			}
+		}
+	})
+}
+
+// FuzzBytes: what is read is written so that it reads the same.
+func FuzzBytes(f *testing.F) {
+	for _, seed := range []string{"0", "512", "64KiB", "4 MiB", "2GiB", "-1", "9223372036854775807", "9223372036854775807GiB", "KiB"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var b, again config.Bytes
+		if b.UnmarshalText([]byte(text)) != nil {
+			return
+		}
+		if err := again.UnmarshalText([]byte(b.String())); err != nil || b < 0 || again != b {
+			t.Fatalf("%q: %d, written %q, read again %d, %v", text, b, b.String(), again, err)
+		}
+	})
+}

@@ -1,0 +1,45 @@
+// Command gendoc writes docs/configuration.md from the comments and tags of package config. Run it at the module's root:
+//
+//	go run ./internal/config/gendoc         # writes the page
+//	go run ./internal/config/gendoc -check  # says whether it is current
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+)
+
+const (
+	source = "internal/config/config.go"
+	page   = "docs/configuration.md"
+)
+
+func main() {
+	check := flag.Bool("check", false, "only compare; exit 1 if the page is not current")
+	flag.Parse()
+	if err := run(*check); err != nil {
+		fmt.Fprintln(os.Stderr, "gendoc:", err)
+		os.Exit(1)
+	}
+}
+
+func run(check bool) error {
+	want, err := render(source)
+	if err != nil {
+		return err
+	}
+	if !check {
+		return os.WriteFile(page, want, 0o644)
+	}
+	have, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(have, want) {
+		return errors.New(page + " is not current: run go run ./internal/config/gendoc")
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPageIsCurrent(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..", "..")
+	want, err := render(filepath.Join(root, source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil || string(have) != string(want) {
+		t.Fatalf("%s is not current (%v): run go run ./internal/config/gendoc", page, err)
+	}
+}
+
+func TestEverySettingIsExplained(t *testing.T) {
+	t.Parallel()
+	text, err := render(filepath.Join("..", "config.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`", "POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		rows++
+		if cells := strings.Split(line, " | "); len(cells) != 3 || len(cells[2]) < 15 {
+			t.Errorf("not explained: %s", line)
+		}
+	}
+	if rows < 50 {
+		t.Errorf("only %d settings", rows)
+	}
+}

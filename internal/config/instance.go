@@ -1,0 +1,99 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// InstanceFile is the name of the file in which `postern dev` tells other commands how to reach it.
+const InstanceFile = "instance.json"
+
+// ErrNoInstance: the folder belongs to no dev instance, or it was never started.
+var ErrNoInstance = errors.New("no dev instance")
+
+// Instance is how to reach a dev instance. It is rewritten at each start and stays when it stops, since its database
+// and its secrets stay too.
+type Instance struct {
+	// DatabaseURL reaches PostgreSQL as the cluster's owner.
+	DatabaseURL string `json:"database_url"`
+	// NATSURL reaches JetStream.
+	NATSURL string `json:"nats_url"`
+	// IngestURL is the base of the ingest paths, e.g. http://127.0.0.1:8080.
+	IngestURL string `json:"ingest_url"`
+	// AdminURL is the base of the admin interface.
+	AdminURL string `json:"admin_url"`
+	// PID is the process that wrote the file; it may be gone.
+	PID int `json:"pid"`
+	// Sources are the configured sources by name.
+	Sources map[string]InstanceSource `json:"sources"`
+}
+
+// InstanceSource is what `postern send` needs to know of a source.
+type InstanceSource struct {
+	Provider string `json:"provider"`
+	// Secret is the value of the first secret, given only for demo secrets.
+	Secret string `json:"secret,omitempty"`
+	// Account is the pinned or first allowed tenant; "" where any is.
+	Account string `json:"account,omitempty"`
+}
+
+// InstanceSources describes the configured sources for the instance file. Only demo secrets, which are public, go in.
+func (c *Config) InstanceSources() map[string]InstanceSource {
+	out := map[string]InstanceSource{}
+	for name, src := range c.Sources {
+		one := InstanceSource{Provider: src.Provider, Account: src.Account}
+		if one.Account == "" && len(src.Accounts) > 0 && src.Accounts[0] != "*" {
+			one.Account = src.Accounts[0]
+		}
+		if len(src.Secrets) > 0 && isDemo(src.Secrets[0].secret) {
+			one.Secret = string(src.Secrets[0].secret)
+		}
+		out[name] = one
+	}
+	return out
+}
+
+// WriteInstance writes the file into dir, readable by its owner alone, in one step: a reader sees all of it or the last one.
+func WriteInstance(dir string, in *Instance) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // people copy the URLs out of the file
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(in); err != nil {
+		return fmt.Errorf("write instance of %s: %w", dir, err)
+	}
+	tmp, err := os.CreateTemp(dir, InstanceFile+".*") // made with mode 0600
+	if err != nil {
+		return fmt.Errorf("write instance of %s: %w", dir, err)
+	}
+	_, err = tmp.Write(text.Bytes())
+	if err = errors.Join(err, tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(dir, InstanceFile))
+	}
+	if err != nil {
+		return fmt.Errorf("write instance of %s: %w", dir, errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
+
+// ReadInstance reads the file from dir; ErrNoInstance where there is none.
+func ReadInstance(dir string) (*Instance, error) {
+	path := filepath.Join(dir, InstanceFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w in %s: start one with `postern dev --dir %s`", ErrNoInstance, dir, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read instance: %w", err)
+	}
+	in := &Instance{}
+	if err := json.Unmarshal(b, in); err != nil {
+		return nil, fmt.Errorf("read instance %s: %w", path, err)
+	}
+	return in, nil
+}

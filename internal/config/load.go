@@ -1,0 +1,148 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// maxFile is the most bytes a configuration may have; more is surely the wrong file.
+const maxFile = 1 << 20
+
+// purpose is what a configuration is loaded for: who is strict about what.
+type purpose struct {
+	secrets  bool // read and check sources, their secrets and the files that are named
+	demo     bool // demo secrets may be used
+	database bool // database.url must be named
+	ingest   bool // this process takes deliveries, so that it needs the files of ingest.tls
+}
+
+// Load reads a file and the environment for a daemon in production: everything is checked, secrets are read, demo
+// secrets are refused. An empty path reads the environment alone. The error joins every problem there is, each with its
+// file and line, or the variable.
+func Load(path string) (*Config, error) {
+	return loadFile(path, purpose{secrets: true, database: true, ingest: true})
+}
+
+// LoadProcessor is Load for a process that takes no deliveries: the files of ingest.tls need not be there.
+func LoadProcessor(path string) (*Config, error) {
+	return loadFile(path, purpose{secrets: true, database: true})
+}
+
+// LoadDev is Load for `postern dev`: the database may be left to it and demo secrets are allowed.
+func LoadDev(path string) (*Config, error) {
+	return loadFile(path, purpose{secrets: true, demo: true, ingest: true})
+}
+
+// LoadOperator is Load for commands that only need to find the database: sources are not checked and no secret is
+// read, so that an operator needs no access to them.
+func LoadOperator(path string) (*Config, error) {
+	return loadFile(path, purpose{database: true})
+}
+
+// Parse is Load of bytes and a given environment.
+func Parse(b []byte, env func(string) string) (*Config, error) {
+	return parse("", b, env, purpose{secrets: true, database: true, ingest: true})
+}
+
+func loadFile(path string, p purpose) (*Config, error) {
+	if path == "" {
+		return parse("", nil, os.Getenv, p)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if info.IsDir() || info.Size() > maxFile {
+		return nil, fmt.Errorf("read configuration %s: a file of at most %d bytes is expected", path, maxFile)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration: %w", err)
+	}
+	return parse(path, b, os.Getenv, p)
+}
+
+// parse decodes, overrides, completes, checks and reads secrets, in that order. What one step finds wrong does not keep the
+// next from looking, so that a person reads all of it at once.
+func parse(name string, b []byte, env func(string) string, p purpose) (*Config, error) {
+	found := &findings{places: places{file: name}}
+	if len(b) > maxFile {
+		return nil, found.wrap(&Problem{Msg: fmt.Sprintf("more than %d bytes: surely not a configuration", maxFile)})
+	}
+	c := &Config{}
+	body, err := read(b)
+	if err != nil {
+		return nil, found.wrap(err)
+	}
+	if body != nil {
+		found.root = body
+		found.add(expand(body, env, p.secrets))
+		found.add(decode(body, c))
+	}
+	over := &overrides{env: env, set: map[string]string{}}
+	over.apply(reflect.ValueOf(c).Elem(), nil)
+	found.env = over.set
+	found.add(errors.Join(over.bad...))
+	c.Complete()
+	found.add(check(c, p))
+	if p.secrets {
+		found.add(readSecrets(c, env, p.demo))
+		found.add(checkFiles(c, p))
+		found.add(checkSources(c))
+	}
+	if err := found.err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// read parses YAML; nil for a file that says nothing. The YAML library panics on some malformed documents (testdata/fuzz has
+// them), which is the file's fault and must read like it.
+func read(b []byte) (body ast.Node, err error) {
+	defer malformed(&err)
+	file, err := parser.ParseBytes(b, 0)
+	if err != nil {
+		return nil, syntaxProblem(err)
+	}
+	if len(file.Docs) > 1 {
+		return nil, &Problem{Msg: "more than one YAML document: keep one"}
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil || file.Docs[0].Body.Type() == ast.NullType || file.Docs[0].Body.Type() == ast.CommentType {
+		return nil, nil
+	}
+	return file.Docs[0].Body, nil
+}
+
+func malformed(err *error) {
+	if recover() != nil {
+		*err = &Problem{Msg: "cannot be read as YAML: a value is malformed; compare with what `postern init` writes"}
+	}
+}
+
+// decode reads the document strictly: unknown keys are errors. The YAML library stops at the first; then the document is
+// read again value by value.
+func decode(body ast.Node, c *Config) (err error) {
+	defer malformed(&err)
+	first := yaml.NewDecoder(strings.NewReader(""), yaml.Strict()).DecodeFromNode(body, c)
+	if first == nil {
+		return nil
+	}
+	*c = Config{}
+	each := &valueReader{}
+	each.read(body, reflect.ValueOf(c).Elem())
+	if len(each.bad) == 0 {
+		return syntaxProblem(first)
+	}
+	return errors.Join(each.bad...)
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,166 @@
+package config_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+// environment makes a lookup out of NAME=value pairs.
+func environment(pairs ...string) func(string) string {
+	values := map[string]string{}
+	for _, pair := range pairs {
+		name, value, _ := strings.Cut(pair, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
+}
+
+const issueExample = `
+database: {url: "postgres://postern:pw@localhost/postern"}
+nats: {url: "nats://localhost:4222"}
+sources:
+  live:
+    provider: stripe
+    secrets: [{name: old, value: whsec_old}, {name: new, file: %FILE%}, {name: third, env: THIRD}]
+  shop:
+    provider: shopify
+    secrets: [{name: only, value: "abc"}]
+    account: pinned.myshopify.com
+    accounts: [pinned.myshopify.com, other.myshopify.com]
+`
+
+func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret")
+	write(t, file, "whsec_new\n")
+	c, err := config.Parse([]byte(strings.ReplaceAll(issueExample, "%FILE%", file)), environment("THIRD=whsec_third"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, e := range c.Endpoints() {
+		for _, s := range e.Source.Secrets {
+			got[e.Provider.Name()+" "+e.Source.Name+" "+s.Name] = string(s.Value)
+		}
+	}
+	want := map[string]string{
+		"stripe live old": "whsec_old", "stripe live new": "whsec_new", "stripe live third": "whsec_third", "shopify shop only": "abc",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatal(diff)
+	}
+	if got := c.Endpoints()[1].Source.Account; got != "pinned.myshopify.com" {
+		t.Fatalf("account %q", got)
+	}
+}
+
+func TestDefaultsFillWhatNobodySet(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte("database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: 2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: v}]}}"), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Ingest.Deadline != 2*time.Second || c.Ingest.Listen != "127.0.0.1:8080" || c.Ingest.QueueBytes != 256<<20 {
+		t.Fatalf("ingest: %+v", c.Ingest)
+	}
+	if c.Rejections.MaxBody != 8<<20 || c.Endpoints()[0].MaxBodyBytes != 8<<20 {
+		t.Fatalf("limits that follow ingest.max_body_bytes: %v, %v", c.Rejections.MaxBody, c.Endpoints()[0].MaxBodyBytes)
+	}
+	if got := c.Sources["a"].Tolerance; got != 300*time.Second {
+		t.Fatalf("tolerance %v", got)
+	}
+	if c.Admin.ListenOr(config.DefaultProcessorListen) != "127.0.0.1:8082" {
+		t.Fatalf("admin: %v", c.Admin)
+	}
+}
+
+func TestEnvironmentWins(t *testing.T) {
+	t.Parallel()
+	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: v}]}}\n"
+	c, err := config.Parse([]byte(file), environment(
+		"POSTERN_DATABASE_URL=postgres://env", "POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h", "POSTERN_INGEST_QUEUE=7",
+		"POSTERN_SOURCES=added,my-shop", "POSTERN_SOURCES_ADDED_PROVIDER=shopify", "POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com",
+		"POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one", "POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=two",
+		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=changed", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(c.Database.URL) != "postgres://env" || c.Ingest.MaxBodyBytes != 1<<20 || c.Stream.MaxAge != 2*time.Hour || c.Ingest.Queue != 7 {
+		t.Fatalf("%v", c)
+	}
+	if diff := cmp.Diff([]string{"a.myshopify.com", "b.myshopify.com"}, c.Sources["added"].Accounts); diff != "" {
+		t.Fatal(diff)
+	}
+	secrets := c.Endpoints()[1].Source.Secrets
+	if len(secrets) != 2 || string(secrets[0].Value) != "changed" || secrets[1].Name != "next" {
+		t.Fatalf("secrets of my-shop: %v", secrets)
+	}
+}
+
+func TestReferencesAreExpandedInValuesOnly(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(`
+database: {url: "postgres://u:${PW}@h/${PW}", maintenance_url: 'postgres://$${PW}'} # ${UNSET} in a comment is left alone
+sources: {a: {provider: stripe, secrets: [{name: n, value: "x: ${PW}"}]}}
+nats:
+  url: |-
+    ${PW}
+`), environment("PW=p: #w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(c.Database.URL); got != "postgres://u:p: #w@h/p: #w" {
+		t.Errorf("url %q", got)
+	}
+	if got := string(c.Database.MaintenanceURL); got != "postgres://${PW}" {
+		t.Errorf("maintenance_url %q", got)
+	}
+	if got := string(c.Sources["a"].Secrets[0].Value); got != "x: p: #w" {
+		t.Errorf("secret %q", got)
+	}
+	if string(c.NATS.URL) != "p: #w" {
+		t.Errorf("nats.url %q", string(c.NATS.URL))
+	}
+}
+
+func TestLoadKinds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "postern.yaml")
+	write(t, path, "sources: {a: {provider: stripe, secrets: [{name: n, value: whsec_x_for_postern_dev}]}}\n")
+	if _, err := config.LoadDev(path); err != nil {
+		t.Errorf("dev takes demo secrets and needs no database: %v", err)
+	}
+	if _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), path+": database.url: is not set") {
+		t.Errorf("a daemon needs a database: %v", err)
+	}
+	write(t, path, "database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, file: /nowhere}, {name: m, value: \"${UNSET_ANYWHERE}\"}]}}\n")
+	if c, err := config.LoadOperator(path); err != nil || string(c.Database.URL) != "postgres://x" {
+		t.Errorf("an operator needs no secrets: %v", err)
+	}
+	write(t, path, "database: {url: postgres://x}\ningest: {tls: {cert: /nowhere.crt, key: /nowhere.key}}\n")
+	if _, err := config.LoadProcessor(path); err != nil {
+		t.Errorf("a processor serves no TLS: %v", err)
+	}
+	if _, err := config.Load(path); err == nil || !strings.Contains(err.Error(), path+":2: ingest.tls.key: open /nowhere.key") {
+		t.Errorf("a gateway needs its certificate: %v", err)
+	}
+	if _, err := config.Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

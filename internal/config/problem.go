@@ -1,0 +1,186 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Problem is one thing that is wrong with a configuration: where, what, and what to do.
+type Problem struct {
+	// File and Line (from 1) are where it is wrong; empty and 0 where no file says it.
+	File string
+	Line int
+	// Env is the variable that is wrong, where it is not the file.
+	Env string
+	// Path is the setting, dotted, e.g. sources.shop.secrets.0.name.
+	Path string
+	// Msg says what is wrong and what to do. It never carries a secret.
+	Msg string
+}
+
+// Error is "file:line: path: message", or "VARIABLE: message".
+func (p *Problem) Error() string {
+	var parts []string
+	switch {
+	case p.Env != "":
+		parts = append(parts, p.Env)
+	case p.Line > 0:
+		file := p.File
+		if file == "" {
+			file = "line "
+		} else {
+			file += ":"
+		}
+		parts = append(parts, file+strconv.Itoa(p.Line))
+	case p.File != "":
+		parts = append(parts, p.File)
+	}
+	if p.Path != "" && p.Env == "" {
+		parts = append(parts, p.Path)
+	}
+	return strings.Join(append(parts, p.Msg), ": ")
+}
+
+// syntaxProblem keeps a YAML error's message and line, and leaves out its excerpt of the file, which may show a secret.
+func syntaxProblem(err error) error {
+	var y yaml.Error
+	if !errors.As(err, &y) {
+		return &Problem{Msg: err.Error()}
+	}
+	p := &Problem{Msg: y.GetMessage()}
+	if tk := y.GetToken(); tk != nil && tk.Position != nil {
+		p.Line = tk.Position.Line
+	}
+	var unknown *yaml.UnknownFieldError
+	if errors.As(err, &unknown) {
+		p.Msg += seeSettings
+	}
+	return p
+}
+
+const seeSettings = "; see docs/configuration.md for the settings there are"
+
+// places finds where a setting was made.
+type places struct {
+	file string
+	root ast.Node
+	env  map[string]string
+}
+
+// wrap adds file, line and variable to each problem of err.
+func (w *places) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []error
+		for _, one := range joined.Unwrap() {
+			out = append(out, w.wrap(one))
+		}
+		return errors.Join(out...)
+	}
+	var p *Problem
+	if !errors.As(err, &p) {
+		return err
+	}
+	p.File = w.file
+	if variable, ok := w.env[p.Path]; ok {
+		p.Env = variable
+	} else if p.Line == 0 && p.Path != "" {
+		p.Line = w.line(strings.Split(p.Path, "."))
+	}
+	return p
+}
+
+// findings gathers what every step of loading finds wrong.
+type findings struct {
+	places
+	bad []error
+}
+
+// add takes what one step found, but for lines that an earlier step blamed: what follows from that is no second problem.
+func (f *findings) add(err error) {
+	known := len(f.bad)
+	for _, one := range flat(f.wrap(err)) {
+		if !f.blamed(known, one) {
+			f.bad = append(f.bad, one)
+		}
+	}
+}
+
+func (f *findings) blamed(known int, err error) bool {
+	var p, earlier *Problem
+	if !errors.As(err, &p) || p.Line == 0 {
+		return false
+	}
+	return slices.ContainsFunc(f.bad[:known], func(other error) bool { return errors.As(other, &earlier) && earlier.Line == p.Line })
+}
+
+// err is everything that was found, by line; nil for nothing.
+func (f *findings) err() error {
+	line := func(err error) int {
+		var p *Problem
+		if errors.As(err, &p) {
+			return p.Line
+		}
+		return 0
+	}
+	slices.SortStableFunc(f.bad, func(a, b error) int { return cmp.Compare(line(a), line(b)) })
+	return errors.Join(f.bad...)
+}
+
+// flat are the errors that were joined, at any depth.
+func flat(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	switch {
+	case err == nil:
+		return nil
+	case !ok:
+		return []error{err}
+	}
+	var out []error
+	for _, one := range joined.Unwrap() {
+		out = append(out, flat(one)...)
+	}
+	return out
+}
+
+// line is that of the deepest part of a path that the file has; 0 where it has none.
+func (w *places) line(path []string) int {
+	line, node := 0, w.root
+	for _, part := range path {
+		at, next := child(node, part)
+		if next == nil {
+			return line
+		}
+		line, node = at, next
+	}
+	return line
+}
+
+// child is a member of a mapping or an element of a list, and the line it begins on.
+func child(node ast.Node, part string) (int, ast.Node) {
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			if v.Key.GetToken().Value == part {
+				return v.Key.GetToken().Position.Line, v.Value
+			}
+		}
+	case *ast.MappingValueNode:
+		if n.Key.GetToken().Value == part {
+			return n.Key.GetToken().Position.Line, n.Value
+		}
+	case *ast.SequenceNode:
+		if i, err := strconv.Atoi(part); err == nil && i >= 0 && i < len(n.Values) {
+			return n.Values[i].GetToken().Position.Line, n.Values[i]
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,125 @@
+package config_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+func TestProblemsPointAtTheirPlace(t *testing.T) {
+	t.Parallel()
+	const db = "database: {url: postgres://x}\n"
+	source := func(body string) string { return db + "sources:\n  a:\n    provider: stripe\n" + body }
+	for name, tc := range map[string]struct {
+		yaml string
+		env  []string
+		want []string
+	}{
+		"unknown key":         {db + "ingest:\n  lissen: x\n", nil, []string{"line 3", `"lissen"`, "docs/configuration.md"}},
+		"doubled key":         {db + "log: {}\nlog: {}\n", nil, []string{"line 3", "log"}},
+		"not YAML":            {"a: [\n", nil, []string{"line 1"}},
+		"wrong kind":          {db + "ingest:\n  queue: many\n", nil, []string{"line 3", "cannot unmarshal"}},
+		"bare number":         {db + "ingest: {deadline: 5}\n", nil, []string{"line 2"}},
+		"not a size":          {db + "ingest:\n\n  max_body_bytes: 4XB\n", nil, []string{"4XB", "write e.g. 65536"}},
+		"too small":           {db + "ingest:\n  max_body_bytes: 5\n", nil, []string{"line 3: ingest.max_body_bytes: 5 is too small: at least 1KiB"}},
+		"too large by env":    {db, []string{"POSTERN_PROCESSOR_LANES=65"}, []string{"POSTERN_PROCESSOR_LANES: 65 is too large: at most 64"}},
+		"unreadable env":      {db, []string{"POSTERN_INGEST_DEADLINE=5"}, []string{`POSTERN_INGEST_DEADLINE: "5" is no duration`}},
+		"two at once":         {db + "log: {level: loud}\ningest: {listen: x}\n", nil, []string{"line 2: log.level", "line 3: ingest.listen"}},
+		"admin for everybody": {db + "admin: {listen: \"0.0.0.0:8081\"}\n", nil, []string{"line 2: admin.listen", "reachable from other machines"}},
+		"no database":         {"log: {}\n", nil, []string{"database.url: is not set", "POSTERN_DATABASE_URL"}},
+		"two documents":       {db + "---\nlog: {}\n", nil, []string{"one"}},
+		"a list":              {"- a\n", nil, []string{"line 1"}},
+		"half a certificate":  {db + "ingest: {tls: {cert: x}}\n", nil, []string{"line 2: ingest.tls.key", "go together"}},
+		"unset reference":     {"database:\n  url: ${NOWHERE}\n", nil, []string{"line 2", "${NOWHERE}: the variable is not set"}},
+		"bad source name":     {db + "sources:\n  Upper: {provider: stripe, secrets: [{name: n, value: v}]}\n", nil, []string{"line 3", `source name "Upper"`}},
+		"unknown provider":    {db + "sources:\n  a:\n    provider: paypal\n    secrets: [{name: n, value: v}]\n", nil, []string{"line 4: sources.a.provider", "shopify, stripe"}},
+		"no secret":           {source(""), nil, []string{"sources.a.secrets: is not set: a source needs at least one"}},
+		"empty source":        {db + "sources:\n  a:\n", nil, []string{"line 3: sources.a.provider"}},
+		"two ways":            {source("    secrets:\n      - {name: n, value: v, env: V}\n"), nil, []string{"line 6: sources.a.secrets.0", "exactly one"}},
+		"no way":              {source("    secrets:\n      - {name: n}\n"), nil, []string{"line 6", "exactly one"}},
+		"one name twice":      {source("    secrets: [{name: n, value: v}, {name: n, value: w}]\n"), nil, []string{"line 5: sources.a.secrets: two of them have one name"}},
+		"secret not set":      {source("    secrets: [{name: n, env: NOWHERE}]\n"), nil, []string{"line 5", "the variable NOWHERE is not set"}},
+		"secret not there":    {source("    secrets: [{name: n, file: /nowhere}]\n"), nil, []string{"line 5", "/nowhere"}},
+		"demo secret":         {source("    secrets: [{name: n, value: whsec_mine_for_postern_dev}]\n"), nil, []string{"line 5", "demo secret"}},
+		"file not there":      {db + "nats:\n  credentials: /nowhere.creds\n", nil, []string{"line 3: nats.credentials: open /nowhere.creds"}},
+		"folder for a file":   {db + "nats:\n  tls:\n    ca: /\n", nil, []string{"line 4: nats.tls.ca: read /: is a directory"}},
+		"body over the queue": {db + "ingest: {queue_bytes: 1MiB}\n", nil, []string{"line 2: ingest.max_body_bytes: 4MiB is more than ingest.queue_bytes (1MiB)"}},
+		"body of a source": {db + "ingest: {queue_bytes: 8MiB}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: v}]\n    max_body_bytes: 9MiB\n",
+			nil, []string{"line 7: sources.a.max_body_bytes: 9MiB is more than ingest.queue_bytes (8MiB)"}},
+		"batch over the locks": {db + "processor: {batch: 2001}\n", nil, []string{"line 2: processor.batch: 2001 is too large: at most 2000"}},
+		"no connection":        {db + "ingest:\n  max_connections: -1\n", nil, []string{"line 3: ingest.max_connections: -1 is too small: at least 1"}},
+		"shared variables":     {db + "sources:\n  a-b: {provider: stripe, secrets: [{name: n, value: v}]}\n  a_b: {provider: stripe, secrets: [{name: n, value: v}]}\n", nil, []string{"POSTERN_SOURCES_A_B_", "line 4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := config.Parse([]byte(tc.yaml), environment(tc.env...))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is missing in:\n%v", want, err)
+				}
+			}
+		})
+	}
+}
+
+// One look tells a person everything that is wrong, each thing once, from the top of the file to its end.
+func TestProblemsAreToldAllAtOnce(t *testing.T) {
+	t.Parallel()
+	const file = `log: {level: loud, formt: json}
+ingest:
+  queue: many
+  lissen: x
+  deadline: ${NOWHERE}
+  tls: {cert: /nowhere.crt, key: /nowhere.key}
+sources:
+  a:
+    provider: stripe
+    secrets: [{name: n, file: /nowhere}]
+  b:
+    provider: shopify
+    secrets: [{name: n, value: v}]
+  c:
+    provder: stripe
+    secrets: {}
+  d:
+`
+	_, err := config.Parse([]byte(file), environment("POSTERN_PROCESSOR_LANES=x"))
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	want := []string{"database.url: is not set", "POSTERN_PROCESSOR_LANES", `line 1: unknown field "formt"`, "line 3: ", `line 4: unknown field "lissen"`,
+		"line 5: ${NOWHERE}", "line 6: ingest.tls.cert", "line 6: ingest.tls.key", `line 10: sources.a.secrets.0: secret "n"`, "line 11: sources.b", "line 14: sources.c.provider",
+		`line 15: unknown field "provder"`, "line 16: ", "line 17: sources.d.provider", "line 17: sources.d.secrets"}
+	got := strings.Split(err.Error(), "\n")
+	if len(got) != len(want) {
+		t.Errorf("%d problems, want %d:\n%v", len(got), len(want), err)
+	}
+	for _, text := range want {
+		if !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, text) }) {
+			t.Errorf("%q is missing in:\n%v", text, err)
+		}
+	}
+}
+
+func TestProblemsShowNoSecret(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"database: {url: 'postgres://u:s3cret@h/d'}\nsources:\n  a:\n    provider: stripe\n    secrets:\n      - name: n\n        valeu: s3cret\n",
+		"database: {url: 'postgres://u:s3cret@h/d'}\nsources:\n  a:\n    secrets:\n      - {name: n, value: s3cret, env: X}\n",
+		"database: {url: 'postgres://u:s3cret@h/d', max_connections: x}\n",
+		"database: {url: 'postgres://u:s3cret@h/d'\n",
+		"sources: s3cret\n",
+		"sources: {a: {secrets: s3cret}}\n",
+		"sources: {a: {secrets: [s3cret]}}\n",
+	} {
+		_, err := config.Parse([]byte(text), environment())
+		if err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s:\n%v", text, err)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is a number of bytes, written as a plain number or with KiB, MiB or GiB after it.
+type Bytes int64
+
+// units from the largest, so that String picks the shortest exact form.
+var units = [...]struct {
+	name string
+	size int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// UnmarshalText reads "512", "64KiB", "4 MiB" or "2GiB".
+func (b *Bytes) UnmarshalText(text []byte) error {
+	s, factor := strings.Trim(strings.TrimSpace(string(text)), `"'`), int64(1)
+	for _, u := range units {
+		if rest, ok := strings.CutSuffix(s, u.name); ok {
+			s, factor = strings.TrimSpace(rest), u.size
+			break
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/factor {
+		return fmt.Errorf("%q is no number of bytes: write e.g. 65536, 64KiB, 4MiB or 2GiB", text)
+	}
+	*b = Bytes(n * factor)
+	return nil
+}
+
+// String writes the shortest exact form.
+func (b Bytes) String() string {
+	for _, u := range units {
+		if b != 0 && int64(b)%u.size == 0 {
+			return strconv.FormatInt(int64(b)/u.size, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// setScalar puts text into a field as the file would: durations as "5s", lists as comma-separated words.
+func setScalar(v reflect.Value, text string) error {
+	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return u.UnmarshalText([]byte(text))
+	}
+	if v.Type() == reflect.TypeFor[time.Duration]() {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%q is no duration: write e.g. 500ms, 5s, 10m or 24h", text)
+		}
+		v.SetInt(int64(d))
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(text, 10, v.Type().Bits())
+		if err != nil {
+			return fmt.Errorf("%q is no whole number", text)
+		}
+		v.SetInt(n)
+	case reflect.Slice:
+		v.Set(reflect.ValueOf(splitList(text)))
+	default:
+		return fmt.Errorf("settings of kind %s cannot be given as text", v.Kind())
+	}
+	return nil
+}
+
+func splitList(text string) []string {
+	var out []string
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
+// MarshalText is String.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }

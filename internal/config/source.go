@@ -1,0 +1,138 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/all"
+)
+
+// demoMark ends every demo secret's value: documented and worthless, taken by `postern dev` only. No provider makes such a value.
+const demoMark = "_for_postern_dev"
+
+// maxSecret is the most bytes a secret may have; a larger file is surely the wrong one.
+const maxSecret = 4096
+
+// Endpoint is a source ready for use: its provider and what that needs to know.
+type Endpoint struct {
+	Provider provider.Provider
+	Source   *provider.Source
+	// MaxBodyBytes is the largest body this source takes.
+	MaxBodyBytes int64
+}
+
+// Endpoints are all sources, sorted by name. It is for a Config from Load, LoadDev or Parse, which have checked them.
+func (c *Config) Endpoints() []Endpoint {
+	var out []Endpoint
+	for _, name := range sortedKeys(c.Sources) {
+		src := c.Sources[name]
+		p, ok := all.Named(src.Provider)
+		if !ok {
+			continue
+		}
+		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), MaxBodyBytes: int64(src.MaxBodyBytes)})
+	}
+	return out
+}
+
+func (s *Source) forProvider(name string) *provider.Source {
+	out := &provider.Source{Name: name, Account: s.Account, Accounts: s.Accounts, Key: s.Key, Tolerance: s.Tolerance}
+	for _, secret := range s.Secrets {
+		out.Secrets = append(out.Secrets, provider.Secret{Name: secret.Name, Value: secret.secret})
+	}
+	return out
+}
+
+// checkSources asks each source's provider what is missing. Sources that lack a secret have been told so.
+func checkSources(c *Config) error {
+	var bad []error
+	for _, e := range c.Endpoints() {
+		if !complete(e.Source) {
+			continue
+		}
+		if err := e.Provider.Check(e.Source); err != nil {
+			bad = append(bad, &Problem{Path: "sources." + e.Source.Name, Msg: err.Error()})
+		}
+	}
+	return errors.Join(bad...)
+}
+
+func complete(src *provider.Source) bool {
+	return len(src.Secrets) > 0 && !slices.ContainsFunc(src.Secrets, func(s provider.Secret) bool { return len(s.Value) == 0 })
+}
+
+// readSecrets fetches every secret from where it is kept, once.
+func readSecrets(c *Config, env func(string) string, demo bool) error {
+	var bad []error
+	for _, name := range sortedKeys(c.Sources) {
+		for i := range c.Sources[name].Secrets {
+			s := &c.Sources[name].Secrets[i]
+			if err := s.read(env, demo); err != nil {
+				bad = append(bad, &Problem{Path: fmt.Sprintf("sources.%s.secrets.%d", name, i), Msg: fmt.Sprintf("secret %q: %v", s.Name, err)})
+			}
+		}
+	}
+	return errors.Join(bad...)
+}
+
+func (s *Secret) read(env func(string) string, demo bool) error {
+	given := 0
+	for _, text := range []string{string(s.Value), s.Env, s.File} {
+		if text != "" {
+			given++
+		}
+	}
+	if given != 1 {
+		return errors.New("give exactly one of value, env and file")
+	}
+	value, err := s.fetch(env)
+	if err != nil {
+		return err
+	}
+	if !demo && isDemo(value) {
+		return errors.New("is a demo secret that everybody knows, allowed only in postern dev: use the one your provider shows for this endpoint")
+	}
+	s.secret = value
+	return nil
+}
+
+func (s *Secret) fetch(env func(string) string) ([]byte, error) {
+	switch {
+	case s.Env != "":
+		value := env(s.Env)
+		if value == "" {
+			return nil, fmt.Errorf("the variable %s is not set", s.Env)
+		}
+		return []byte(value), nil
+	case s.File != "":
+		return readSecretFile(s.File)
+	}
+	return []byte(s.Value), nil
+}
+
+func readSecretFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	// Pipes are allowed (process substitution), and their size is not known before they are read.
+	if info.IsDir() || info.Size() > maxSecret {
+		return nil, fmt.Errorf("%s: a file of at most %d bytes is expected", path, maxSecret)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	b = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
+	if len(b) == 0 || len(b) > maxSecret {
+		return nil, fmt.Errorf("%s: holds no secret of 1 to %d bytes", path, maxSecret)
+	}
+	return b, nil
+}
+
+func isDemo(secret []byte) bool { return strings.HasSuffix(string(secret), demoMark) }

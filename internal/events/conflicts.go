@@ -1,0 +1,133 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Conflict is a delivery that came under a known key with other content; the event kept the first.
+type Conflict struct {
+	ID         int64   `json:"id"`
+	Event      int64   `json:"event,string"`
+	Source     string  `json:"source"`
+	EventID    string  `json:"event_id"`
+	EventType  string  `json:"event_type"`
+	Account    string  `json:"account"`
+	ReceivedAt Instant `json:"received_at"`
+	Bytes      int64   `json:"bytes"`
+}
+
+// ConflictDetail is a conflict with the whole of what was delivered.
+type ConflictDetail struct {
+	Conflict
+	Headers      json.RawMessage `json:"headers"`
+	Verification json.RawMessage `json:"verification"`
+	Content
+}
+
+// ConflictFilter chooses conflicts; what is zero chooses all. Since is inclusive, Until exclusive, of the time of receipt.
+type ConflictFilter struct {
+	Source       int32
+	Account      *string
+	Type         string
+	Key          string
+	Since, Until time.Time
+}
+
+const conflictColumns = `
+SELECT c.id, c.event, s.name, c.event_id, c.event_type, c.account, c.received_at, octet_length(c.body)
+FROM event_conflicts c JOIN sources s ON s.number = c.source WHERE `
+
+const (
+	conflictWindowSQL = `SELECT id FROM event_conflicts WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1`
+
+	conflictsSQL = conflictColumns + `c.id < $1 AND c.id >= $2
+  AND ($3::int IS NULL OR c.source = $3) AND ($4::text IS NULL OR c.account = $4) AND ($5::text IS NULL OR c.event_type LIKE $5)
+  AND ($6::text IS NULL OR c.event_id = $6) AND ($7::timestamptz IS NULL OR c.received_at >= $7)
+  AND ($8::timestamptz IS NULL OR c.received_at < $8)
+ORDER BY c.id DESC LIMIT $9`
+
+	oneConflictSQL = conflictColumns + `c.id = $1`
+
+	conflictRestSQL = `SELECT headers, verification, body FROM event_conflicts WHERE id = $1`
+
+	conflictsOfSQL = conflictColumns + `c.event = $1 ORDER BY c.id`
+)
+
+// ListConflicts returns a page of conflicts, the newest first. Errors: ErrInvalid.
+func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cursor string, limit int) (Page[Conflict], error) {
+	var page Page[Conflict]
+	limit, err := PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	below, first := int64(math.MaxInt64), int64(0)
+	if err := ReadCursor(cursor, &below); err != nil {
+		return page, err
+	}
+	err = pool.QueryRow(ctx, conflictWindowSQL, below, scanRows-1).Scan(&first)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return page, fmt.Errorf("list conflicts: %w", err)
+	}
+	rows, err := pool.Query(ctx, conflictsSQL, below, first, Optional(f.Source), f.Account, like(f.Type), Optional(f.Key),
+		Optional(f.Since), Optional(f.Until), limit)
+	if err == nil {
+		page.Items, err = pgx.CollectRows(rows, scanConflict)
+	}
+	if err != nil {
+		return page, fmt.Errorf("list conflicts: %w", err)
+	}
+	switch {
+	case len(page.Items) == limit:
+		page.Next = MakeCursor(page.Items[limit-1].ID)
+	case first > 0:
+		page.Next = MakeCursor(first)
+	}
+	return page, nil
+}
+
+// ShowConflict returns one conflict whole. Errors: ErrNotFound.
+func ShowConflict(ctx context.Context, pool *pgxpool.Pool, id int64) (*ConflictDetail, error) {
+	c := &ConflictDetail{}
+	rows, err := pool.Query(ctx, oneConflictSQL, id)
+	if err == nil {
+		c.Conflict, err = pgx.CollectExactlyOneRow(rows, scanConflict)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("conflict %d: %w", id, ErrNotFound)
+	}
+	var body []byte
+	if err == nil {
+		err = pool.QueryRow(ctx, conflictRestSQL, id).Scan(&c.Headers, &c.Verification, &body)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("show conflict %d: %w", id, err)
+	}
+	c.Content = MakeContent(body)
+	return c, nil
+}
+
+func conflictsOf(ctx context.Context, pool *pgxpool.Pool, event int64) ([]Conflict, error) {
+	rows, err := pool.Query(ctx, conflictsOfSQL, event)
+	if err != nil {
+		return nil, fmt.Errorf("list conflicts of event %d: %w", event, err)
+	}
+	found, err := pgx.CollectRows(rows, scanConflict)
+	if err != nil {
+		return nil, fmt.Errorf("list conflicts of event %d: %w", event, err)
+	}
+	return found, nil
+}
+
+func scanConflict(row pgx.CollectableRow) (Conflict, error) {
+	var c Conflict
+	err := row.Scan(&c.ID, &c.Event, &c.Source, &c.EventID, &c.EventType, &c.Account, &c.ReceivedAt.Time, &c.Bytes)
+	return c, err
+}

@@ -1,0 +1,80 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const ensurePartitionsSQL = `
+SELECT ensure_partitions(m.ms, m.ms + $1) FROM (SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) AS ms) m`
+
+// querier is what both a connection and a pool can do.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// EnsurePartitions makes the log's daily partitions from now until ahead from now, where they are missing.
+func EnsurePartitions(ctx context.Context, db querier, ahead time.Duration) error {
+	if _, err := db.Exec(ctx, ensurePartitionsSQL, ahead.Milliseconds()); err != nil {
+		return fmt.Errorf("make partitions %s ahead: %w", ahead, err)
+	}
+	return nil
+}
+
+const addSourceSQL = `INSERT INTO sources (name, provider) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING`
+
+const sourcesSQL = `SELECT number, name, provider FROM sources`
+
+// Sources are the known sources, both ways.
+type Sources struct {
+	Number map[string]int32
+	Name   map[int32]string
+}
+
+// RegisterSources gives each named source (name → provider) its number, making it where it is new, and returns all that are
+// known. A name that was another provider's before is an error: what is stored under it would be read wrongly.
+func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[string]string) (Sources, error) {
+	known := Sources{Number: map[string]int32{}, Name: map[int32]string{}}
+	was := map[string]string{}
+	load := func() error {
+		rows, err := pool.Query(ctx, sourcesSQL)
+		if err != nil {
+			return fmt.Errorf("read sources: %w", err)
+		}
+		var number int32
+		var name, prov string
+		_, err = pgx.ForEachRow(rows, []any{&number, &name, &prov}, func() error {
+			known.Number[name], known.Name[number], was[name] = number, name, prov
+			return nil
+		})
+		return err
+	}
+	if err := load(); err != nil {
+		return known, err
+	}
+	added := false
+	for name, prov := range providers {
+		if was[name] == "" {
+			added = true
+			if _, err := pool.Exec(ctx, addSourceSQL, name, prov); err != nil {
+				return known, fmt.Errorf("add source %s: %w", name, err)
+			}
+		}
+	}
+	if added {
+		if err := load(); err != nil {
+			return known, err
+		}
+	}
+	for name, prov := range providers {
+		if was[name] != prov {
+			return known, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: name the new one differently", name, was[name], prov)
+		}
+	}
+	return known, nil
+}

@@ -1,0 +1,7 @@
+package events
+
+// Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
+func Statements() []string {
+	return append(listStatements(), appendSQL, twinSQL, conflictSQL, raiseFloorSQL, readSQL, bodiesSQL, afterSQL, raiseToNowSQL, appendersSQL,
+		ensurePartitionsSQL, addSourceSQL, sourcesSQL)
+}

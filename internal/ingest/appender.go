@@ -1,0 +1,211 @@
+package ingest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+const (
+	// acquireWithin bounds the wait for a connection.
+	acquireWithin = time.Second
+	// downFor is how long deliveries are refused at once after the store did not answer; then one batch tries again.
+	downFor = 250 * time.Millisecond
+)
+
+// appender gathers verified deliveries into batches. While one batch is being committed, arrivals gather for the next: at low
+// load a batch is one delivery and nobody waits on a timer.
+type appender struct {
+	s     *Server
+	queue chan *waiting
+	// began holds, per writer, when its append started (Unix nanoseconds); 0 when idle.
+	began []atomic.Int64
+	// downUntil is when to try the store again, Unix nanoseconds.
+	downUntil atomic.Int64
+}
+
+// waiting is a delivery in the queue and where its answer goes.
+type waiting struct {
+	ep       Endpoint
+	delivery events.Delivery
+	answer   chan result
+	// release gives back the memory of the body. It is called by whoever answers: a sender that is gone frees nothing.
+	release func()
+}
+
+func (w *waiting) answered(r result) {
+	w.answer <- r
+	w.release()
+}
+
+type result struct {
+	receipts []events.Receipt
+	err      error
+}
+
+func newAppender(s *Server) *appender {
+	return &appender{s: s, queue: make(chan *waiting, s.Settings.Queue), began: make([]atomic.Int64, s.Settings.Writers)}
+}
+
+// enqueue takes a delivery, and with it the duty to release its memory. After an error both are still the caller's.
+func (a *appender) enqueue(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event, release func()) (*waiting, error) {
+	if a.stalled() || time.Now().UnixNano() < a.downUntil.Load() {
+		return nil, errUnavailable
+	}
+	w, err := newWaiting(ep, d, v, evs)
+	if err != nil {
+		return nil, err
+	}
+	w.release = release
+	select {
+	case a.queue <- w:
+		return w, nil
+	default:
+		return nil, errFull
+	}
+}
+
+// wait gives the receipts of a delivery in the queue, at most until the deadline. The append itself is never cancelled: a
+// sender that was answered 503 may find its event stored when it tries again. A sender that closed its half of the connection
+// still reads, so only the deadline ends the wait.
+func (a *appender) wait(w *waiting) ([]events.Receipt, error) {
+	deadline := time.NewTimer(a.s.Settings.Deadline)
+	defer deadline.Stop()
+	select {
+	case r := <-w.answer:
+		return r.receipts, r.err
+	case <-deadline.C:
+		return nil, errUnavailable
+	}
+}
+
+func newWaiting(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) (*waiting, error) {
+	verification, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode verification: %w", err)
+	}
+	return &waiting{ep: ep, answer: make(chan result, 1), delivery: events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt,
+		Origin: events.OriginWebhook, Headers: keptHeaders(ep.Provider.Headers(), d.Header), Verification: verification, Body: d.Body, Events: evs}}, nil
+}
+
+// keptHeaders are the allow-listed headers as a JSON object of strings.
+func keptHeaders(allowed []string, h http.Header) json.RawMessage {
+	kept := make(map[string]string, len(allowed))
+	for _, name := range allowed {
+		if vs := h[name]; len(vs) > 0 {
+			kept[name] = events.Text(strings.Join(vs, ", "))
+		}
+	}
+	b, err := json.Marshal(kept)
+	if err != nil {
+		return json.RawMessage("{}") // strings always marshal
+	}
+	return b
+}
+
+// stalled says whether every writer's append has been under way for too long; as long as one works, the queue moves.
+func (a *appender) stalled() bool {
+	now := time.Now().UnixNano()
+	for i := range a.began {
+		if began := a.began[i].Load(); began == 0 || now-began <= int64(a.s.Settings.StallAfter) {
+			return false
+		}
+	}
+	return true
+}
+
+// run writes until ctx ends and the queue is empty.
+func (a *appender) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for i := range a.began {
+		wg.Go(func() { a.write(ctx, i) })
+	}
+	wg.Wait()
+}
+
+func (a *appender) write(ctx context.Context, writer int) {
+	for {
+		var first *waiting
+		select {
+		case first = <-a.queue:
+		case <-ctx.Done():
+			select {
+			case first = <-a.queue:
+			default:
+				return
+			}
+		}
+		batch := a.gather(first)
+		a.began[writer].Store(time.Now().UnixNano())
+		a.commit(ctx, batch)
+		a.began[writer].Store(0)
+	}
+}
+
+func (a *appender) gather(first *waiting) []*waiting {
+	batch := []*waiting{first}
+	bytes := int64(len(first.delivery.Body))
+	for len(batch) < a.s.Settings.BatchMax && bytes < a.s.Settings.BatchBytes {
+		select {
+		case w := <-a.queue:
+			batch = append(batch, w)
+			bytes += int64(len(w.delivery.Body))
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// commit appends a batch, answers everyone in it, and hands what is new to the publisher. A batch that fails for what one
+// delivery holds is split, so that no delivery fails its neighbours.
+func (a *appender) commit(ctx context.Context, batch []*waiting) {
+	deliveries := make([]events.Delivery, len(batch))
+	for i, w := range batch {
+		deliveries[i] = w.delivery
+	}
+	a.s.metrics.batches.Observe(float64(len(batch)))
+	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), acquireWithin, errors.New("no database connection within 1 s"))
+	receipts, err := events.Append(acquire, a.s.Pool, deliveries)
+	cancel()
+	switch {
+	case err == nil:
+		for i, w := range batch {
+			w.answered(result{receipts: receipts[i]})
+			a.publish(w, receipts[i])
+		}
+	case errors.Is(err, events.ErrUnavailable) || len(batch) == 1:
+		if errors.Is(err, events.ErrUnavailable) {
+			a.downUntil.Store(time.Now().Add(downFor).UnixNano())
+		}
+		a.s.Logger.Error("append failed; nothing of it is acknowledged", "deliveries", len(batch), "error", err)
+		for _, w := range batch {
+			w.answered(result{err: err})
+		}
+	default:
+		a.commit(ctx, batch[:len(batch)/2])
+		a.commit(ctx, batch[len(batch)/2:])
+	}
+}
+
+func (a *appender) publish(w *waiting, receipts []events.Receipt) {
+	for i, r := range receipts {
+		if r.Duplicate {
+			continue
+		}
+		e := &w.delivery.Events[i]
+		a.s.Publish(stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt,
+			Stored: provider.Stored{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, Origin: w.delivery.Origin,
+				ReceivedAt: w.delivery.ReceivedAt, Index: i, Body: w.delivery.Body}})
+	}
+}

@@ -1,0 +1,84 @@
+package ingest_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// Bodies in memory are bounded together, also those whose sender has gone but which still wait to be appended.
+func TestBodiesInMemoryAreBounded(t *testing.T) {
+	t.Parallel()
+	const size, fit = 100_000, 10
+	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = size*fit + size/2 })
+	large := func(n int) *provider.Delivery {
+		text := fmt.Sprintf(`{"id":"evt_%d"}`, n)
+		return b.sign(t, "stripe", provider.Sample{Body: []byte(text + strings.Repeat(" ", size-len(text)))})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answers := make(chan answer, fit+1)
+	for n := range fit + 1 {
+		w := b.send(t, ctx, "stripe", large(n))
+		go func() { answers <- <-w }()
+	}
+	full := <-answers // one of them is too many, the others wait
+	full.refused(t, 503, "overloaded")
+	cancel() // now the others' senders are gone, but their bodies are not
+	for range fit {
+		<-answers
+	}
+	b.post(t, "stripe", large(fit+1)).refused(t, 503, "overloaded")
+	b.run(t)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		a, err := b.try(t.Context(), "stripe", large(fit+1))
+		if err != nil || a.status != 200 {
+			return fmt.Errorf("status %d %v", a.status, err)
+		}
+		return nil
+	})
+	testkit.Eventually(t, 20*time.Second, func() error { // another writer may still have some of them in hand
+		if n := b.count(t, `SELECT count(*) FROM events`); n != fit+1 {
+			return fmt.Errorf("%d events, want %d", n, fit+1)
+		}
+		return nil
+	})
+}
+
+// What is kept of a refused body must not hold the rest of it in memory.
+func TestCutRejectionsHoldNoWholeBodies(t *testing.T) {
+	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.RejectionsMaxBody = 1024 })
+	handler := b.server.Handler()
+	before := heap()
+	forged := &provider.Delivery{Header: http.Header{}, Body: make([]byte, maxBody)}
+	for range 90 {
+		if status := serve(handler, "stripe", forged); status != 401 {
+			t.Fatalf("status %d", status)
+		}
+	}
+	if grown := int64(heap()) - int64(before); grown > 45<<20 {
+		t.Errorf("90 refused deliveries, 1 KiB kept of each, hold %d MiB", grown>>20)
+	}
+	b.run(t)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		if n := b.count(t, `SELECT count(*) FROM rejections WHERE length(body) = 1024 AND bytes = $1`, maxBody); n != 90 {
+			return fmt.Errorf("%d rejections kept, cut and marked so", n)
+		}
+		return nil
+	})
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

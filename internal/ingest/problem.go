@@ -1,0 +1,95 @@
+package ingest
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// problem is an answer that is not a receipt (RFC 9457). Its detail tells an operator what to do and an attacker nothing.
+type problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	// outcome is the metric's label; retry is the Retry-After in seconds, "" for none; hangUp closes the connection.
+	outcome, retry string
+	hangUp         bool
+}
+
+func (p *problem) Error() string { return p.Title }
+
+var (
+	errUnknownSource = &problem{Status: 404, Type: "urn:postern:problem:unknown-source", Title: "unknown source", outcome: "unknown_source",
+		Detail: "No source of this name is configured. The path is /webhooks/{source}; the names are under 'sources' in the configuration."}
+	errUnauthenticated = &problem{Status: 401, Type: "urn:postern:problem:unauthenticated", Title: "delivery not verified", outcome: "rejected",
+		Detail: "The sender of this delivery could not be proven. The operator finds the reason with `postern rejections list`."}
+	errTooLarge = &problem{Status: 413, Type: "urn:postern:problem:too-large", Title: "body too large", outcome: "too_large", hangUp: true,
+		Detail: "The body is larger than this source takes. The operator can raise max_body_bytes of the source."}
+	errEncoding = &problem{Status: 415, Type: "urn:postern:problem:encoding", Title: "content encoding not supported", outcome: "encoding", hangUp: true,
+		Detail: "Signatures cover the bytes as they were sent: send the body without a Content-Encoding."}
+	errBody = &problem{Status: 408, Type: "urn:postern:problem:body", Title: "body did not arrive", outcome: "body", hangUp: true,
+		Detail: "The body did not arrive whole within the time allowed."}
+	errFull = &problem{Status: 503, Type: "urn:postern:problem:overloaded", Title: "overloaded", outcome: "overloaded", retry: "5", hangUp: true,
+		Detail: "More deliveries are waiting than may. Nothing was stored; send it again."}
+	errUnavailable = &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "store unavailable", outcome: "unavailable", retry: "5",
+		Detail: "The delivery could not be made durable now. Send it again; it is stored once however often it comes."}
+	errNotAllowed = &problem{Status: 405, Type: "urn:postern:problem:method", Title: "method not allowed", outcome: "method",
+		Detail: "Deliveries are sent with POST."}
+	errNoRoute = &problem{Status: 404, Type: "urn:postern:problem:not-found", Title: "not found", outcome: "not_found",
+		Detail: "Deliveries go to /webhooks/{source}."}
+	errInternal = &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error", outcome: "fault",
+		Detail: "A fault of ours, logged. Nothing was acknowledged; send it again."}
+)
+
+// problemOf maps any error to its answer, once.
+func problemOf(err error) *problem {
+	var p *problem
+	var he *echo.HTTPError
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, events.ErrUnavailable):
+		return errUnavailable
+	case errors.As(err, &he) && he.Code == http.StatusMethodNotAllowed:
+		return errNotAllowed
+	case errors.As(err, &he) && he.Code == http.StatusNotFound:
+		return errNoRoute
+	}
+	return errInternal
+}
+
+func outcomeOf(err error) string { return problemOf(err).outcome }
+
+// fail is echo's error handler: the one place where a request's error is logged and answered.
+func (s *Server) fail(err error, c echo.Context) {
+	p := problemOf(err)
+	if p == errInternal {
+		s.Logger.Error("fault while taking a delivery", "path", c.Request().URL.Path, "error", err)
+	} else {
+		s.Logger.Info("delivery refused", "path", c.Path(), "source", c.Param("source"), "status", p.Status, "reason", p.outcome)
+	}
+	if c.Response().Committed {
+		return
+	}
+	h := c.Response().Header()
+	if p.retry != "" {
+		h.Set("Retry-After", p.retry)
+	}
+	if p.hangUp {
+		h.Set("Connection", "close")
+	}
+	body, err := json.Marshal(p)
+	if err != nil {
+		return // strings and an int always marshal
+	}
+	if c.Request().Method == http.MethodHead {
+		_ = c.NoContent(p.Status)
+		return
+	}
+	_ = c.Blob(p.Status, "application/problem+json", append(body, '\n')) // the sender may be gone
+}

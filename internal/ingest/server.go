@@ -1,0 +1,170 @@
+// Package ingest is the door: a POST becomes durable events. It bounds what a sender may cost, proves the sender before any
+// database access or shared budget is spent, batches what is verified into one statement, and answers with a receipt.
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+// Endpoint is a source that deliveries may come to.
+type Endpoint struct {
+	Number   int32
+	Config   *provider.Source
+	Provider provider.Provider
+	// MaxBody is the largest body in bytes; a larger one is answered 413 and not read.
+	MaxBody int64
+}
+
+// Settings bound what senders may cost.
+type Settings struct {
+	// Deadline is how long a delivery may wait for its commit before it is answered 503.
+	Deadline time.Duration
+	// StallAfter is how long every writer's append may take before new deliveries are refused at once instead of queueing behind.
+	StallAfter time.Duration
+	// Queue and QueueBytes bound the deliveries that wait and the bodies held in memory.
+	Queue      int
+	QueueBytes int64
+	// BatchMax and BatchBytes bound one commit, Writers how many are under way at once.
+	BatchMax   int
+	BatchBytes int64
+	Writers    int
+	// RejectionsMaxCount and RejectionsMaxBytes bound what is kept of refused deliveries per source; RejectionsMaxBody one body.
+	RejectionsMaxCount int
+	RejectionsMaxBytes int64
+	RejectionsMaxBody  int64
+}
+
+// Publish takes what was newly stored; it must not block.
+type Publish func(evs ...stream.Event)
+
+// Options are what a server works with.
+type Options struct {
+	// Pool is connected as postern_gateway.
+	Pool      *pgxpool.Pool
+	Endpoints map[string]Endpoint
+	Publish   Publish
+	Settings  Settings
+	Logger    *slog.Logger
+	Metrics   prometheus.Registerer
+	// Now is the gateway's clock.
+	Now func() time.Time
+}
+
+// Server is the ingest side of a gateway. Handler answers requests; Run does the writing.
+type Server struct {
+	Options
+	metrics    metrics
+	appender   *appender
+	rejections *recorder
+	memory     *semaphore.Weighted
+	stopping   atomic.Bool
+	pings      cached
+}
+
+// New returns a server; nothing is written before Run.
+func New(o Options) (*Server, error) {
+	s := &Server{Options: o, memory: semaphore.NewWeighted(o.Settings.QueueBytes)}
+	s.metrics.build()
+	s.appender = newAppender(s)
+	s.rejections = newRecorder(s)
+	return s, s.metrics.register(o.Metrics)
+}
+
+// Run writes what Handler takes in, until ctx ends and everything taken is written.
+func (s *Server) Run(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { defer close(done); s.rejections.run(ctx) }()
+	s.appender.run(ctx)
+	<-done
+	return nil
+}
+
+// Drain makes /readyz fail, so that balancers send no more, while deliveries are still taken.
+func (s *Server) Drain() { s.stopping.Store(true) }
+
+// Ready says why the gateway should not be sent deliveries now; nil if it can take them.
+func (s *Server) Ready(ctx context.Context) error {
+	if s.stopping.Load() {
+		return errors.New("stopping")
+	}
+	if s.appender.stalled() {
+		return errors.New("postgresql: an append has not ended for a while")
+	}
+	return s.pings.get(ctx, s.ping)
+}
+
+func (s *Server) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, errors.New("postgresql: no answer within 1 s"))
+	defer cancel()
+	if err := s.Pool.Ping(ctx); err != nil {
+		return fmt.Errorf("postgresql: %w", errors.Join(err, context.Cause(ctx)))
+	}
+	return nil
+}
+
+// cached keeps an answer for a second: /readyz is open to anybody and must not cost the connections that appends need.
+type cached struct {
+	mu  sync.Mutex
+	at  time.Time
+	err error
+}
+
+func (c *cached) get(ctx context.Context, ask func(context.Context) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) > time.Second {
+		c.err = ask(context.WithoutCancel(ctx))
+		c.at = time.Now()
+	}
+	return c.err
+}
+
+// Handler serves POST /webhooks/{source}, /healthz and /readyz.
+func (s *Server) Handler() http.Handler {
+	e := echo.New()
+	e.HTTPErrorHandler = s.fail
+	e.Use(s.recover)
+	e.POST("/webhooks/:source", s.receive)
+	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
+	e.GET("/readyz", func(c echo.Context) error {
+		if err := s.Ready(c.Request().Context()); err != nil {
+			s.Logger.Warn("not ready", "error", err)
+			return c.String(http.StatusServiceUnavailable, "not ready\n")
+		}
+		return c.String(http.StatusOK, "ready\n")
+	})
+	return e
+}
+
+// recover turns a panic into a 500 for that request and a counted fault, never a crash.
+func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		defer func() {
+			r := recover()
+			if r == nil {
+				return
+			}
+			if r == http.ErrAbortHandler { //nolint:errorlint // the value net/http panics with, to drop the connection unanswered
+				panic(r)
+			}
+			s.metrics.faults.Inc()
+			err = fmt.Errorf("panic: %v", r)
+		}()
+		return next(c)
+	}
+}

@@ -1,0 +1,331 @@
+package ingest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+const (
+	stripeSecret  = "whsec_the_first_secret_of_the_test"
+	shopifySecret = "the_shared_secret_of_the_test"
+	shop          = "allowed.myshopify.com"
+	maxBody       = 1 << 20
+)
+
+// sources are the endpoints of a test server by name.
+func sources() map[string]ingest.Endpoint {
+	return map[string]ingest.Endpoint{
+		"stripe": {Provider: stripe.Stripe{}, MaxBody: maxBody, Config: &provider.Source{Name: "stripe", Tolerance: 300 * time.Second,
+			Secrets: []provider.Secret{{Name: "main", Value: []byte(stripeSecret)}}}},
+		"shop": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shop", Account: shop, Tolerance: 300 * time.Second,
+			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
+		"shops": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shops", Accounts: []string{"*"}, Tolerance: 300 * time.Second,
+			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
+		"many":  {Provider: lines{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
+		"panic": {Provider: panics{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
+	}
+}
+
+type testBundle struct {
+	db        *testkit.DB
+	server    *ingest.Server
+	endpoints map[string]ingest.Endpoint
+	url       string
+	client    *http.Client
+	registry  *prometheus.Registry
+	published chan stream.Event
+}
+
+// setup starts the ingest side behind a real HTTP listener; tune changes what it works with.
+func setup(t *testing.T, tune func(*ingest.Options)) *testBundle {
+	t.Helper()
+	return setupOn(t, testkit.Database(t), tune)
+}
+
+// setupOn is setup on a given database.
+func setupOn(t *testing.T, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
+	t.Helper()
+	b := setupIdle(t, db, tune)
+	b.run(t)
+	return b
+}
+
+// setupIdle serves requests but writes nothing before run: what is taken waits in memory.
+func setupIdle(t *testing.T, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
+	t.Helper()
+	b := &testBundle{db: db, endpoints: sources(), registry: prometheus.NewRegistry(), published: make(chan stream.Event, 10_000)}
+	names := map[string]string{}
+	for name, ep := range b.endpoints {
+		names[name] = ep.Provider.Name()
+	}
+	known, err := events.RegisterSources(t.Context(), b.db.Pool, names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ep := range b.endpoints {
+		ep.Number = known.Number[name]
+		b.endpoints[name] = ep
+	}
+	o := ingest.Options{Endpoints: b.endpoints, Logger: slog.New(slog.DiscardHandler), Metrics: b.registry, Now: time.Now,
+		Publish: func(evs ...stream.Event) {
+			for _, e := range evs {
+				b.published <- e
+			}
+		},
+		Settings: ingest.Settings{Deadline: 20 * time.Second, StallAfter: 15 * time.Second, Queue: 4096, QueueBytes: 64 << 20, BatchMax: 256, BatchBytes: 8 << 20, Writers: 2,
+			RejectionsMaxCount: 1000, RejectionsMaxBytes: 16 << 20, RejectionsMaxBody: maxBody}}
+	if tune != nil {
+		tune(&o)
+	}
+	if o.Pool == nil {
+		o.Pool = b.db.Role(t, "gateway")
+	}
+	if b.server, err = ingest.New(o); err != nil {
+		t.Fatal(err)
+	}
+	b.serve(t, readTimeout)
+	return b
+}
+
+// through connects the gateway's pool by way of a proxy that can fail.
+func through(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*ingest.Options)) {
+	t.Helper()
+	proxy := testkit.Proxy(t, db.URL)
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway", MaxConns: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return proxy, func(o *ingest.Options) { o.Pool = pool }
+}
+
+// readTimeout is long enough for a busy machine; tests of slow senders serve again with a shorter one.
+const readTimeout, shortTimeout = 8 * time.Second, 2 * time.Second
+
+// serve answers requests until the test ends; a sender has that long for its request.
+func (b *testBundle) serve(t *testing.T, within time.Duration) {
+	t.Helper()
+	web := httptest.NewUnstartedServer(b.server.Handler())
+	web.Config.ReadTimeout = within
+	web.Start()
+	b.url = web.URL
+	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: 40 * time.Second}
+	client := b.client
+	t.Cleanup(func() {
+		client.CloseIdleConnections()
+		web.Close()
+	})
+}
+
+// run writes until the test ends.
+func (b *testBundle) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- b.server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+}
+
+// sample is a provider's event of a type, varied so that it is its n-th.
+func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provider.Sample {
+	t.Helper()
+	p := b.endpoints[source].Provider
+	for _, s := range p.Samples() {
+		if s.Type != eventType {
+			continue
+		}
+		varied, err := p.Vary(s, n, time.Now(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return varied
+	}
+	t.Fatalf("no sample %s", eventType)
+	return provider.Sample{}
+}
+
+// sign makes a delivery as the source's provider would send it now.
+func (b *testBundle) sign(t testing.TB, source string, s provider.Sample) *provider.Delivery {
+	t.Helper()
+	return b.signAt(t, source, s, time.Now())
+}
+
+func (b *testBundle) signAt(t testing.TB, source string, s provider.Sample, at time.Time) *provider.Delivery {
+	t.Helper()
+	ep := b.endpoints[source]
+	d, err := ep.Provider.Sign(ep.Config, s, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// invoice is a signed Stripe delivery, its n-th.
+func (b *testBundle) invoice(t testing.TB, n int) *provider.Delivery {
+	t.Helper()
+	return b.sign(t, "stripe", b.sample(t, "stripe", "invoice.paid", n))
+}
+
+// answer is what came back for a request.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	took   time.Duration
+}
+
+func (b *testBundle) post(t testing.TB, source string, d *provider.Delivery) answer {
+	t.Helper()
+	a, err := b.try(t.Context(), source, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (b *testBundle) try(ctx context.Context, source string, d *provider.Delivery) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/webhooks/"+source, bytes.NewReader(d.Body))
+	if err != nil {
+		return answer{}, err
+	}
+	req.Header = d.Header.Clone()
+	return b.do(req)
+}
+
+func (b *testBundle) do(req *http.Request) (answer, error) {
+	began := time.Now()
+	res, err := b.client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return answer{status: res.StatusCode, header: res.Header, body: body, took: time.Since(began)}, err
+}
+
+type receipt struct {
+	EventID    string    `json:"event_id"`
+	ID         string    `json:"id"`
+	Duplicate  bool      `json:"duplicate"`
+	ReceivedAt time.Time `json:"received_at"`
+	Conflict   bool      `json:"conflict"`
+}
+
+// receipt fails unless the answer is a receipt.
+func (a answer) receipt(t testing.TB) receipt {
+	t.Helper()
+	var r receipt
+	if a.status != http.StatusOK {
+		t.Fatalf("status %d: %s", a.status, a.body)
+	}
+	if err := json.Unmarshal(a.body, &r); err != nil {
+		t.Fatalf("receipt %s: %v", a.body, err)
+	}
+	return r
+}
+
+// refused fails unless the answer is a problem body of the given status and type.
+func (a answer) refused(t testing.TB, status int, kind string) {
+	t.Helper()
+	var p struct {
+		Type, Title, Detail string
+		Status              int
+	}
+	if err := json.Unmarshal(a.body, &p); err != nil {
+		t.Errorf("status %d, want a problem of %d: %q (%v)", a.status, status, a.body, err)
+		return
+	}
+	if a.status != status || p.Status != status || p.Type != "urn:postern:problem:"+kind || p.Title == "" || p.Detail == "" {
+		t.Errorf("status %d %+v, want %d %s", a.status, p, status, kind)
+	}
+	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("content type %q", got)
+	}
+	if retry := a.header.Get("Retry-After"); (retry != "") != (status == http.StatusServiceUnavailable) {
+		t.Errorf("status %d with Retry-After %q", status, retry)
+	}
+}
+
+// count is a number of the database.
+func (b *testBundle) count(t testing.TB, query string, args ...any) (n int) {
+	t.Helper()
+	if err := b.db.Pool.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// counter is the sum of a metric over what its labels allow, "source=stripe" style.
+func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum float64) {
+	t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			matching := 0
+			for _, l := range m.GetLabel() {
+				if slices.Contains(labels, l.GetName()+"="+l.GetValue()) {
+					matching++
+				}
+			}
+			if matching == len(labels) {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// lines is a provider whose delivery carries one event per line.
+type lines struct{ sim.Provider }
+
+func (lines) Name() string { return "lines" }
+
+func (lines) Identify(_ *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
+	var out []provider.Event
+	for line := range bytes.Lines(d.Body) {
+		key := string(bytes.TrimSpace(line))
+		out = append(out, provider.Event{Key: key, Type: "line", ObjectType: "thing", ObjectID: key, Fingerprint: provider.BodyFingerprint(line)})
+	}
+	return out, nil
+}
+
+// panics is a provider that does.
+type panics struct{ sim.Provider }
+
+func (panics) Name() string { return "panics" }
+
+func (panics) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
+	panic(fmt.Sprintf("a fault that holds %s", stripeSecret))
+}

@@ -1,0 +1,142 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/postern-gateway/postern/internal/lifecycle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errBroken = errors.New("broken")
+
+func TestStackUndoesBackwardsAndNamesWhatFailed(t *testing.T) {
+	t.Parallel()
+	var s lifecycle.Stack
+	var order []string
+	undo := func(name string, err error) {
+		s.Defer(name, func(context.Context) error { order = append(order, name); return err })
+	}
+	undo("pool", nil)
+	undo("stream", errBroken)
+	undo("listener", nil)
+	err := s.Stop(t.Context())
+	if diff := cmp.Diff([]string{"listener", "stream", "pool"}, order); diff != "" {
+		t.Error(diff)
+	}
+	if !errors.Is(err, errBroken) || !strings.Contains(err.Error(), "stop stream") {
+		t.Errorf("got %v, want what failed, by name", err)
+	}
+	if again := s.Stop(t.Context()); again != err || len(order) != 3 {
+		t.Errorf("the second Stop returned %v and there were %d undos; want the first's result and no new undo", again, len(order))
+	}
+	undo("late", nil)
+	if len(order) != 4 {
+		t.Error("what was registered after Stop is left running")
+	}
+}
+
+func TestStackLeavesWhatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s lifecycle.Stack
+		release := make(chan struct{})
+		stopped := false
+		s.Defer("pool", func(context.Context) error { stopped = true; return nil })
+		s.Defer("hanger", func(context.Context) error { <-release; return nil })
+		ctx, cancel := lifecycle.WithTimeout(t.Context(), "stop gateway", time.Second)
+		defer cancel()
+		began := time.Now()
+		err := s.Stop(ctx)
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("Stop took %s, though its context had a second", took)
+		}
+		if !stopped {
+			t.Error("what comes after the one that hangs was not stopped")
+		}
+		if err == nil || !strings.Contains(err.Error(), "hanger") || !strings.Contains(err.Error(), "stop gateway") {
+			t.Errorf("got %v, want the names of what hangs and of the timeout", err)
+		}
+		close(release)
+	})
+}
+
+func TestGroupLoops(t *testing.T) {
+	t.Parallel()
+	until := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for name, c := range map[string]struct {
+		loop func(context.Context) error
+		want error
+	}{
+		"returns an error":    {func(context.Context) error { return errBroken }, errBroken},
+		"returns nil early":   {func(context.Context) error { return nil }, lifecycle.ErrEnded},
+		"panics":              {func(context.Context) error { panic("oh") }, new(lifecycle.Panic)},
+		"goes on until asked": {until, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := lifecycle.NewGroup(t.Context())
+				g.Loop("consume", c.loop)
+				g.Loop("neighbour", until)
+				synctest.Wait()
+				err := g.Stop(t.Context())
+				var p *lifecycle.Panic
+				switch {
+				case c.want == nil && err != nil:
+					t.Errorf("an orderly stop gave %v", err)
+				case errors.As(c.want, &p) && !errors.As(err, &p), !errors.As(c.want, &p) && !errors.Is(err, c.want):
+					t.Errorf("got %v, want %v", err, c.want)
+				case c.want != nil && !strings.HasPrefix(err.Error(), "consume: "):
+					t.Errorf("got %v, want the loop's name first", err)
+				}
+			})
+		})
+	}
+}
+
+func TestGroupTaskMayEnd(t *testing.T) {
+	t.Parallel()
+	g := lifecycle.NewGroup(t.Context())
+	g.Go("once", func(context.Context) error { return nil })
+	if err := g.Wait(); err != nil {
+		t.Errorf("a task that ended gave %v", err)
+	}
+}
+
+func TestGroupStopIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		g := lifecycle.NewGroup(t.Context())
+		g.Loop("deaf", func(context.Context) error { <-release; return nil })
+		ctx, cancel := lifecycle.WithTimeout(t.Context(), "stop", time.Second)
+		defer cancel()
+		if err := g.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the deadline", err)
+		}
+		close(release)
+		synctest.Wait()
+	})
+}
+
+func TestTimeoutNamesItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := lifecycle.WithTimeout(t.Context(), "apply batch", 3*time.Second)
+		defer cancel()
+		<-ctx.Done()
+		err := context.Cause(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || err.Error() != "apply batch: not done within 3s" {
+			t.Errorf("got %v", err)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+package postgres
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is whom the private cluster runs as; PostgreSQL refuses to run as root.
+type account struct {
+	name     string
+	uid, gid int
+}
+
+// serverAccount is nil where the server may run as whoever runs this process.
+func serverAccount() (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, errUID := strconv.Atoi(u.Uid)
+		gid, errGID := strconv.Atoi(u.Gid)
+		if err := errors.Join(errUID, errGID); err != nil {
+			return nil, fmt.Errorf("read account %s: %w", name, err)
+		}
+		return &account{name: name, uid: uid, gid: gid}, nil
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is no account postgres or nobody to run it as")
+}
+
+// credential is nil for the account of this process.
+func (a *account) credential() *syscall.Credential {
+	if a == nil {
+		return nil
+	}
+	return &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+}
+
+// own makes a directory that only the server's account (and root) can enter.
+func (a *account) own(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if a != nil {
+		if err := os.Chown(dir, a.uid, a.gid); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+// ClusterDir tells where a private cluster that is wanted in a directory can lie: there, unless this process is root and the
+// server's account cannot enter one of the parents (root's home, for one). Then it is a directory under /var/tmp whose name
+// follows from the wanted path, so that the next start finds it again.
+func ClusterDir(want string) (dir string, moved bool, err error) {
+	want, err = filepath.Abs(want)
+	if err != nil {
+		return "", false, fmt.Errorf("place cluster: %w", err)
+	}
+	acc, err := serverAccount()
+	if err != nil {
+		return "", false, err
+	}
+	if acc == nil || acc.reaches(filepath.Dir(want)) {
+		return want, false, nil
+	}
+	if real, err := filepath.EvalSymlinks(filepath.Dir(want)); err == nil {
+		want = filepath.Join(real, filepath.Base(want)) // one folder is one cluster, by whatever path it was reached
+	}
+	sum := sha256.Sum256([]byte(want))
+	dir = filepath.Join("/var/tmp", "postern-"+acc.name+"-"+hex.EncodeToString(sum[:6]))
+	return dir, true, acc.trusts(dir)
+}
+
+// reaches tells whether the account can enter a directory: every existing part of its path lets it through. Parts that do not
+// exist yet will be made so that they do.
+func (a *account) reaches(dir string) bool {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	for {
+		info, err := os.Stat(dir)
+		if err == nil && !a.enters(info) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return true
+		}
+		dir = parent
+	}
+}
+
+func (a *account) enters(info fs.FileInfo) bool {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	mode := info.Mode().Perm()
+	switch {
+	case !ok:
+		return mode&0o001 != 0
+	case int(owner.Uid) == a.uid:
+		return mode&0o100 != 0
+	case int(owner.Gid) == a.gid:
+		return mode&0o010 != 0
+	}
+	return mode&0o001 != 0
+}
+
+// trusts refuses a directory in a place open to all that someone else put there first.
+func (a *account) trusts(dir string) error {
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("place cluster: %w", err)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || ok && int(owner.Uid) != a.uid && owner.Uid != 0 {
+		return fmt.Errorf("place cluster: %s is not a directory of %s or root; remove it", dir, a.name)
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// child is the server's process.
+type child struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // how it ended; readable after done
+}
+
+// startServer starts postgres itself, not pg_ctl, so that it is a child we can wait for.
+func startServer(dir, socket string, inst installation, acc *account, fast bool) (*child, error) {
+	log, err := os.OpenFile(logFile(dir), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the child has its own copy
+	cmd := exec.Command(filepath.Join(inst.bin, "postgres"), serverArgs(dataDir(dir), socket, fast)...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, serverEnv(), log, log
+	cmd.SysProcAttr = childAttributes()
+	cmd.SysProcAttr.Credential = acc.credential()
+	// A group of its own: Ctrl-C in the terminal is for us, who then stop the server in order.
+	cmd.SysProcAttr.Setpgid = true
+	c := &child{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go c.run(started)
+	return c, <-started
+}
+
+// run keeps the thread that started the child for as long as the child lives: the kernel's signal at the parent's death is
+// tied to that thread, and Go may end an idle one.
+func (c *child) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(c.done)
+	if err := c.cmd.Start(); err != nil {
+		c.err = err
+		started <- fmt.Errorf("start postgres: %w", err)
+		return
+	}
+	started <- nil
+	if err := c.cmd.Wait(); err != nil {
+		c.err = err
+		return
+	}
+	c.err = errors.New("exit status 0")
+}
+
+// stop asks for a fast shutdown, then for an immediate one, then kills.
+func (c *child) stop(ctx context.Context) error {
+	if c.signal(ctx, syscall.SIGINT, fastTimeout) {
+		return nil
+	}
+	if c.signal(context.WithoutCancel(ctx), syscall.SIGQUIT, quitTimeout) {
+		return nil
+	}
+	pid := c.cmd.Process.Pid
+	if err := syscall.Kill(-pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill postgres %d: %w", pid, err)
+	}
+	<-c.done
+	return nil
+}
+
+// signal tells whether the server ended in time after a signal.
+func (c *child) signal(ctx context.Context, sig syscall.Signal, patience time.Duration) bool {
+	if c.cmd.Process == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_ = c.cmd.Process.Signal(sig) // fails only where it has ended already
+	select {
+	case <-c.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// serverArgs are the settings of a private cluster; durable defaults unless fast.
+func serverArgs(data, socket string, fast bool) []string {
+	settings := []string{
+		"listen_addresses=", "port=5432", "unix_socket_directories=" + socket, "unix_socket_permissions=0700",
+		"max_connections=100", "max_locks_per_transaction=256", "shared_buffers=128MB", "max_wal_size=4GB",
+		"timezone=UTC", "log_timezone=UTC", "log_line_prefix=%m [%p] %q%a ",
+	}
+	if fast {
+		settings = append(settings, "fsync=off", "full_page_writes=off", "max_connections=400", "max_wal_size=1GB")
+	}
+	args := []string{"-D", data}
+	for _, s := range settings {
+		args = append(args, "-c", s)
+	}
+	return args
+}

@@ -1,0 +1,134 @@
+package postgres_test
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestSessionsAreSetUp(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	if _, err := db.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, Role: "postern_gateway", AppName: "gateway-1", MaxConns: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for setting, want := range map[string]string{
+		"search_path": "postern", "synchronous_commit": "on", "application_name": "gateway-1", "role": "postern_gateway",
+	} {
+		var got string
+		if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %q, %v; want %q", setting, got, err, want)
+		}
+	}
+	if got := pool.Config().MaxConns; got != 3 {
+		t.Errorf("the pool has %d connections at most, want 3", got)
+	}
+}
+
+func TestConnectErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	if _, err := db.Pool.Exec(t.Context(), "DROP ROLE IF EXISTS plain_login; CREATE ROLE plain_login LOGIN"); err != nil {
+		t.Fatal(err)
+	}
+	with := func(change func(*url.URL, url.Values)) string {
+		u, err := url.Parse(db.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := u.Query()
+		change(u, q)
+		u.RawQuery = q.Encode()
+		return u.String()
+	}
+	for name, c := range map[string]struct {
+		url, role, want string
+		unavailable     bool
+	}{
+		"not a member":  {with(func(_ *url.URL, q url.Values) { q.Set("user", "plain_login") }), "postern_gateway", `GRANT postern_gateway TO "plain_login"`, false},
+		"no such role":  {db.URL, "postern_nobody", "postern migrate up", false},
+		"no database":   {with(func(u *url.URL, _ url.Values) { u.Path = "/missing" }), "", "CREATE DATABASE", false},
+		"no socket":     {with(func(_ *url.URL, q url.Values) { q.Set("host", "/nonexistent") }), "", "start PostgreSQL", true},
+		"nobody there":  {"postgres://u:hunter2@127.0.0.1:1/d", "", "is the server running", true},
+		"no URL at all": {"postgres://u:hunter2@127.0.0.1:notaport/d", "", "read database URL", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := postgres.Connect(t.Context(), postgres.Options{URL: c.url, Role: c.role})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want it to say %q", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the password is in the error: %v", err)
+			}
+			if postgres.IsUnavailable(err) != c.unavailable {
+				t.Errorf("unavailable: %t, want %t, of %v", !c.unavailable, c.unavailable, err)
+			}
+		})
+	}
+}
+
+func TestServerVersionIsChecked(t *testing.T) {
+	t.Parallel()
+	for version, ok := range map[string]bool{
+		"15.18 (Debian 15.18-0+deb12u1)": true, "17.2": true, "18beta1": true, "14.11": false, "9.6.24": false, "": false,
+	} {
+		if err := postgres.CheckVersion(version); (err == nil) != ok {
+			t.Errorf("version %q: %v, want accepted %t", version, err, ok)
+		}
+	}
+}
+
+func TestSeveralHostsMeanThePrimary(t *testing.T) {
+	t.Parallel()
+	for dsn, want := range map[string]bool{
+		"postgres://u@a:1,b:2/d":                          true,
+		"postgres://u@a:1,b:2/d?target_session_attrs=any": false,
+		"postgres://u@a:1/d":                              false,
+	} {
+		cfg, err := postgres.PoolConfig(postgres.Options{URL: dsn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cfg.ConnConfig.ValidateConnect != nil; got != want {
+			t.Errorf("%s: asks for a writable server: %t, want %t", dsn, got, want)
+		}
+		if cfg.ConnConfig.ConnectTimeout != 3*time.Second {
+			t.Errorf("%s: connect timeout %s, want 3s", dsn, cfg.ConnConfig.ConnectTimeout)
+		}
+	}
+}
+
+func TestADeadHostIsPassedOver(t *testing.T) {
+	t.Parallel()
+	live := testkit.Proxy(t, testkit.Database(t).URL)
+	u, err := url.Parse(live.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = "127.0.0.1:1," + u.Host
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Close()
+}
+
+func TestMissingBinariesSayHowToInstall(t *testing.T) {
+	t.Parallel()
+	if _, err := postgres.FindInstallation(99); !errors.Is(err, postgres.ErrNoServer) || !strings.Contains(err.Error(), "make prerequisites") {
+		t.Errorf("got %v, want ErrNoServer with what to run", err)
+	}
+}

@@ -1,0 +1,9 @@
+package postgres
+
+// What the tests look into.
+var (
+	CheckVersion     = checkVersion
+	PoolConfig       = poolConfig
+	FindInstallation = findInstallation
+	SocketDir        = socketDir
+)

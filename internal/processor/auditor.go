@@ -1,0 +1,273 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+const auditorJob = "auditor"
+
+const leaseSQL = `
+INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at)
+VALUES ($1, 0, 0, $2, clock_now() + $3::interval, clock_now())
+ON CONFLICT (job, run) DO UPDATE SET leased_by = $2, leased_until = clock_now() + $3::interval, updated_at = clock_now()
+WHERE c.leased_by = $2 OR c.leased_until < clock_now()
+RETURNING cursor`
+
+const releaseSQL = `UPDATE checkpoints SET leased_until = clock_now() WHERE job = $1 AND run = 0 AND leased_by = $2`
+
+const advanceSQL = `
+UPDATE checkpoints SET cursor = $3, leased_until = clock_now() + $4::interval, updated_at = clock_now()
+WHERE job = $1 AND run = 0 AND leased_by = $2`
+
+// auditor publishes again what the stream lost: events without an outcome, and failures that are due.
+type auditor struct {
+	p *Processor
+	// published is the last sequence of the pass before; the next starts when the consumer has acknowledged past it.
+	published uint64
+	// room is how many messages may be published before the stream is full enough, as of the last look at the lag: what the
+	// auditor itself pushed out of the stream would only be lost once more.
+	room int
+	// stream is the stream that published belongs to.
+	stream time.Time
+}
+
+// run audits until ctx ends; trouble is logged once per spell and tried again at the next tick.
+func (a *auditor) run(ctx context.Context) error {
+	tick := time.NewTicker(a.p.Settings.AuditEvery)
+	defer tick.Stop()
+	troubled := false
+	for {
+		err := a.pass(ctx)
+		if err != nil && !troubled && ctx.Err() == nil {
+			a.p.Logger.Warn("auditor's pass not finished; it starts again", "error", err)
+		}
+		troubled = err != nil
+		select {
+		case <-ctx.Done():
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = a.p.Pool.Exec(stop, releaseSQL, auditorJob, a.p.ID) // else the lease ends by itself
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// pass is one round of the auditor, if this process holds the lease and the pass before is worked off.
+func (a *auditor) pass(ctx context.Context) error {
+	var cursor int64
+	err := a.p.Pool.QueryRow(ctx, leaseSQL, auditorJob, a.p.ID, a.p.Settings.AuditLease).Scan(&cursor)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil // another process is the auditor
+	}
+	if err != nil {
+		return fmt.Errorf("take the auditor's lease: %w", err)
+	}
+	lag, err := a.p.Conn.Lag(ctx, true)
+	if err != nil {
+		return err
+	}
+	if !lag.Stream.Equal(a.stream) || lag.Last < a.published {
+		a.stream, a.published = lag.Stream, 0 // a new stream counts from 1 again, one rolled back from where it was
+	}
+	if lag.Messages > 0 && lag.AckFloor < a.published {
+		return nil
+	}
+	if a.room = lag.Room(a.p.Settings.AuditShare); a.room == 0 {
+		return nil
+	}
+	frozen, err := a.freeze(ctx)
+	if err != nil {
+		return err
+	}
+	bound, err := a.bound(ctx, frozen, lag)
+	if err != nil {
+		return err
+	}
+	if more, err := a.missing(ctx, cursor, bound); err != nil || !more {
+		return err
+	}
+	return a.due(ctx)
+}
+
+// bound is the greatest id that may be published again: older than the age, and by as much older than the oldest message that
+// still waits, since what is younger is likely in the stream. Where the database's clock went back, ids stand still until it
+// has caught up and tell no age: then all that is complete may go, again and again rather than never.
+func (a *auditor) bound(ctx context.Context, frozen int64, lag stream.Lag) (int64, error) {
+	var now time.Time
+	if err := a.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	if events.Time(frozen).Sub(now) > time.Second {
+		return frozen, nil
+	}
+	return events.FirstID(events.Time(frozen).Add(-a.p.Settings.AuditAge-lag.OldestAge)) - 1, nil
+}
+
+// freezeWithin bounds the wait for appends that hold the bound back; a later pass tries again.
+const freezeWithin = 20 * time.Second
+
+func (a *auditor) freeze(ctx context.Context) (int64, error) {
+	ctx, cancel := lifecycle.WithTimeout(ctx, "freeze the auditor's bound", freezeWithin)
+	defer cancel()
+	return events.FreezeBound(ctx, a.p.Pool)
+}
+
+const withOutcomeSQL = `SELECT event_id FROM outcomes WHERE run = 0 AND event_id = ANY($1::bigint[])`
+
+// auditChunk is how many ids are compared with their outcomes at once.
+const auditChunk = 5000
+
+// missing walks from the checkpoint to the bound and publishes what has no outcome. The checkpoint passes only events that have
+// one: publishing moves nothing. more is false when the pass must end: the stream is full enough, or the lease is another's.
+func (a *auditor) missing(ctx context.Context, cursor, bound int64) (more bool, err error) {
+	checkpoint, clean := cursor, true
+	for at := cursor; at < bound; {
+		ids, err := events.After(ctx, a.p.Pool, at, bound, auditChunk)
+		if err != nil || len(ids) == 0 {
+			return err == nil, err
+		}
+		missing, err := a.withoutOutcome(ctx, ids)
+		if err != nil {
+			return false, err
+		}
+		at = ids[len(ids)-1]
+		if clean {
+			if clean = len(missing) == 0; clean {
+				checkpoint = at
+			} else {
+				checkpoint = missing[0] - 1
+			}
+		}
+		held, err := a.p.Pool.Exec(ctx, advanceSQL, auditorJob, a.p.ID, checkpoint, a.p.Settings.AuditLease)
+		if err != nil || held.RowsAffected() == 0 {
+			return false, err
+		}
+		a.p.metrics.behind.Set(time.Since(events.Time(checkpoint)).Seconds())
+		if more, err := a.publish(ctx, missing, false); err != nil || !more {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (a *auditor) withoutOutcome(ctx context.Context, ids []int64) ([]int64, error) {
+	rows, err := a.p.Pool.Query(ctx, withOutcomeSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read outcomes: %w", err)
+	}
+	have := make(map[int64]bool, len(ids))
+	var id int64
+	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { have[id] = true; return nil }); err != nil {
+		return nil, fmt.Errorf("read outcomes: %w", err)
+	}
+	var missing []int64
+	for _, id := range ids {
+		if !have[id] {
+			missing = append(missing, id)
+		}
+	}
+	return missing, nil
+}
+
+const dueSQL = `SELECT event_id FROM outcomes WHERE status = 'failed' AND run = 0 AND due <= $1 ORDER BY due LIMIT $2`
+
+// due publishes failures whose time has come, to be tried alone.
+func (a *auditor) due(ctx context.Context) error {
+	var now time.Time
+	if err := a.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	rows, err := a.p.Pool.Query(ctx, dueSQL, now, auditChunk)
+	if err != nil {
+		return fmt.Errorf("read due failures: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("read due failures: %w", err)
+	}
+	_, err = a.publish(ctx, ids, true)
+	return err
+}
+
+// publishChunk is how many events are read and published between two looks at the lag.
+const publishChunk = 200
+
+// publish puts events into the stream again, each once; more is false when the stream is full enough for this pass.
+func (a *auditor) publish(ctx context.Context, ids []int64, retry bool) (more bool, err error) {
+	cause := map[bool]string{false: "missing", true: "due"}[retry]
+	for rest := ids; len(rest) > 0; {
+		n := min(publishChunk, a.room, len(rest))
+		recs, err := events.Read(ctx, a.p.Pool, rest[:n], stream.MaxBody)
+		if err != nil {
+			return false, err
+		}
+		evs := make([]stream.Event, len(recs))
+		for i := range recs {
+			evs[i] = a.p.sourceEvent(&recs[i])
+			evs[i].Retry = retry
+		}
+		if evs, err = a.named(ctx, evs, recs); err != nil {
+			return false, err
+		}
+		if err := a.send(ctx, evs, cause); err != nil {
+			return false, err
+		}
+		rest = rest[n:]
+		lag, err := a.p.Conn.Lag(ctx, false)
+		if err != nil {
+			return false, err
+		}
+		if a.room = lag.Room(a.p.Settings.AuditShare); a.room == 0 {
+			return false, nil
+		}
+	}
+	if len(ids) > 0 {
+		a.p.Logger.Info("auditor published events again", "events", len(ids), "cause", cause)
+	}
+	return true, nil
+}
+
+// named leaves out events whose source has no name, which cannot be published; each event's source is in the table.
+func (a *auditor) named(ctx context.Context, evs []stream.Event, recs []events.Record) ([]stream.Event, error) {
+	for i := range evs {
+		if evs[i].Source != "" {
+			continue
+		}
+		if err := a.p.sources.refresh(ctx, a.p.Pool); err != nil {
+			return nil, err
+		}
+		evs[i].Source = a.p.sources.name(recs[i].Source)
+	}
+	return slices.DeleteFunc(evs, func(e stream.Event) bool { return e.Source == "" }), nil
+}
+
+// send publishes a chunk. A message that the stream refuses must not hold up the others, nor the failures that are due; a lost
+// connection or stream ends the pass.
+func (a *auditor) send(ctx context.Context, evs []stream.Event, cause string) (err error) {
+	sent := 0
+	for i, ack := range a.p.Conn.PublishEvents(ctx, evs) {
+		if ack.Err != nil {
+			err = fmt.Errorf("publish event %d again: %w", evs[i].ID, ack.Err)
+			continue
+		}
+		sent++
+		a.published = max(a.published, ack.Sequence)
+		a.p.metrics.audited.WithLabelValues(cause).Inc()
+	}
+	if err == nil || stream.Gone(err) || !a.p.Conn.Connected() {
+		return err
+	}
+	a.p.Logger.Warn("some events not published again; the next pass tries", "sent", sent, "of", len(evs), "error", err)
+	return ctx.Err()
+}

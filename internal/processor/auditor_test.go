@@ -1,0 +1,266 @@
+package processor_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// Whatever the stream loses, every event gets its outcome, and nothing is published again that has one or still waits.
+func TestAuditorHealsTheStream(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		limits func(*stream.Limits)
+		// lose leaves n events without outcome and out of the stream, of total in all.
+		lose func(t *testing.T, w *world) (lost, total int)
+	}{
+		"wiped":       {nil, wiped},
+		"rolled back": {nil, rolledBack},
+		"full":        {func(l *stream.Limits) { l.MaxMessages = 100 }, full},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, tc.limits)
+			lost, total := tc.lose(t, w)
+			r := newReads()
+			p := w.start(t, setting{provider: r})
+			w.outcomes(t, total)
+			w.drained(t)
+			w.passes(t, 3)
+			if n := p.audited(t); n != lost {
+				t.Errorf("the auditor published %d events, %d were lost", n, lost)
+			}
+			if n := r.total(); n > total {
+				t.Errorf("%d copies of %d events were read: %d needless publishes", n, total, n-total)
+			}
+		})
+	}
+}
+
+// processed stores, publishes and applies n events, and stops again.
+func (w *world) processed(t *testing.T, n, total int) {
+	t.Helper()
+	w.publish(t, w.append(t, w.simple(n)...)...)
+	p := w.start(t, setting{tune: func(s *processor.Settings) { s.AuditEvery, s.AuditAge = time.Hour, time.Hour }})
+	w.outcomes(t, total)
+	w.drained(t)
+	p.stop(t)
+}
+
+func wiped(t *testing.T, w *world) (lost, total int) {
+	w.processed(t, 300, 300)
+	w.publish(t, w.append(t, w.simple(300)...)...)
+	w.nats.Wipe(t)
+	return 300, 600
+}
+
+func rolledBack(t *testing.T, w *world) (lost, total int) {
+	w.processed(t, 150, 150)
+	saved := w.nats.Save(t)
+	w.reconnected(t)
+	w.processed(t, 150, 300)
+	w.publish(t, w.append(t, w.simple(200)...)...)
+	w.nats.RollBack(t, saved)
+	return 200, 500
+}
+
+func full(t *testing.T, w *world) (lost, total int) {
+	w.publish(t, w.append(t, w.simple(500)...)...)
+	return 400, 500
+}
+
+// reconnected waits until the publishing connection is back.
+func (w *world) reconnected(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if !w.conn.Connected() {
+			return errors.New("not connected")
+		}
+		_, err := w.conn.Lag(t.Context(), false)
+		return err
+	})
+}
+
+// Hours of events that no server took are published in bounded passes, each once.
+func TestAuditorWorksOffABacklog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages = 1000 })
+	w.nats.Stop(t)
+	for hours := 5; hours >= 1; hours-- {
+		w.clock(t, fmt.Sprintf("-%d h", hours))
+		w.append(t, w.simple(500)...)
+	}
+	w.clock(t, "0 h")
+	r := newReads()
+	p := w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.AuditAge = time.Minute }})
+	w.nats.Restart(t)
+	most := uint64(0)
+	testkit.Eventually(t, patience, func() error {
+		if lag, err := w.conn.Lag(t.Context(), false); err == nil {
+			most = max(most, lag.Messages)
+		}
+		var n int
+		w.scan(t, `SELECT count(*) FROM outcomes`, &n)
+		if n < 2500 {
+			return fmt.Errorf("%d of 2500 have an outcome", n)
+		}
+		return nil
+	})
+	if most > 500 {
+		t.Errorf("%d messages waited, more than half the limit", most)
+	}
+	w.drained(t)
+	w.passes(t, 3)
+	if n, copies := p.audited(t), r.total(); n != 2500 || copies != 2500 {
+		t.Errorf("the auditor published %d events and %d copies were read; 2500 were lost", n, copies)
+	}
+}
+
+// With nobody to read, a backlog fills the stream to half its limit, and no further.
+func TestAuditorStopsAtHalfTheLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages = 1000 })
+	total := 2000
+	w.append(t, w.simple(total)...)
+	_, err := w.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
+		SELECT id, 0, source, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1 FROM events ORDER BY id DESC LIMIT 300`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newGate()
+	p := w.start(t, setting{provider: r})
+	w.passes(t, 20)
+	if n := p.metric(t, "postern_audited_events_total", "due"); n != 0 {
+		t.Errorf("%v due failures were put on top", n)
+	}
+	if n := p.audited(t); n != 500 {
+		t.Errorf("the auditor published %d events into a stream of 1000 that nobody reads, want 500", n)
+	}
+	r.open()
+	w.outcomes(t, total)
+	if n := r.total(); n != total {
+		t.Errorf("%d copies of %d events", n, total)
+	}
+}
+
+// What waits in the stream is not published again, however long it waits.
+func TestWaitingEventsAreNotPublishedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	r := newGate()
+	p := w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.AuditAge = 300 * time.Millisecond }})
+	w.publish(t, w.append(t, w.simple(100)...)...)
+	w.passes(t, 30)
+	r.open()
+	w.outcomes(t, 100)
+	w.passes(t, 3)
+	if n := p.audited(t); n != 0 {
+		t.Errorf("the auditor published %d events that waited in the stream", n)
+	}
+}
+
+// The checkpoint passes only events that have an outcome: what was published and lost again is found again.
+func TestCheckpointPassesOnlyOutcomes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	r := newGate()
+	evs := w.append(t, w.simple(50)...)
+	p := w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.StopWithin = 10 * time.Millisecond }})
+	testkit.Eventually(t, patience, func() error {
+		if n := p.audited(t); n < len(evs) {
+			return fmt.Errorf("%d published", n)
+		}
+		return nil
+	})
+	w.passes(t, 3)
+	p.cancel() // nothing that it holds is committed any more
+	r.open()
+	p.stop(t)
+	var without, cursor int64
+	w.scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`, &without)
+	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'auditor'`, &cursor)
+	if without == 0 || cursor >= without {
+		t.Fatalf("checkpoint %d, first event without outcome %d", cursor, without)
+	}
+	w.nats.Wipe(t)
+	w.start(t, setting{})
+	w.outcomes(t, len(evs))
+}
+
+// Two auditors at once only repeat each other.
+func TestTwoAuditorsOnlyRepeat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.append(t, w.simple(400)...)
+	r := newReads()
+	for range 2 { // under one name both hold the lease
+		w.start(t, setting{provider: r})
+	}
+	w.outcomes(t, 400)
+	w.drained(t)
+	if n := r.total(); n > 800 {
+		t.Errorf("%d copies of 400 events", n)
+	}
+	var grown int
+	w.scan(t, `SELECT count(*) FROM objects WHERE revision <> 1`, &grown)
+	if grown != 0 {
+		t.Errorf("%d objects were changed twice", grown)
+	}
+}
+
+// Without the auditor what the stream lost stays without outcome: the tests above can fail.
+func TestWithoutAuditorEventsAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	off := w.start(t, setting{tune: func(s *processor.Settings) { s.AuditEvery, s.AuditAge = 24*time.Hour, 24*time.Hour }})
+	w.append(t, w.simple(20)...)
+	published := w.append(t, w.simple(20)...)
+	w.publish(t, published...)
+	var n int
+	testkit.Eventually(t, patience, func() error {
+		w.scan(t, `SELECT count(*) FROM outcomes`, &n)
+		if n < len(published) {
+			return fmt.Errorf("%d outcomes", n)
+		}
+		return nil
+	})
+	w.drained(t)
+	if w.scan(t, `SELECT count(*) FROM outcomes`, &n); n != 20 || off.audited(t) != 0 {
+		t.Errorf("%d outcomes, want those of the 20 published", n)
+	}
+	off.stop(t)
+	w.start(t, setting{})
+	w.outcomes(t, 40)
+}
+
+// The lease goes to another process when its holder no longer renews it.
+func TestLeaseMovesWhenTheHolderDies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	proxy := testkit.Proxy(t, w.db.URL)
+	holder := func() (name string) {
+		w.scan(t, `SELECT coalesce((SELECT leased_by FROM checkpoints WHERE job = 'auditor'), '')`, &name)
+		return name
+	}
+	w.start(t, setting{id: "/first", database: proxy.URL})
+	w.passes(t, 1)
+	second := w.start(t, setting{id: "/second"})
+	for range 12 {
+		w.passes(t, 1)
+		if name := holder(); name != t.Name()+"/first" {
+			t.Fatalf("the lease is %s's though its holder lives", name)
+		}
+	}
+	proxy.Cut()
+	w.append(t, w.simple(10)...)
+	w.clock(t, "31 s")
+	w.outcomes(t, 10)
+	if name := holder(); name != t.Name()+"/second" || second.audited(t) != 10 {
+		t.Errorf("the lease is %s's; the second published %d", name, second.audited(t))
+	}
+}

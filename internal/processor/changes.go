@@ -1,0 +1,83 @@
+package processor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+const keepChangesSQL = `
+INSERT INTO outbox (sources, accounts, types, ids, made_at) VALUES ($1, $2, $3, $4, clock_now()) RETURNING batch`
+
+// keepChanges leaves one row in the outbox for all that the transaction changed.
+func keepChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (batch int64, err error) {
+	if len(objs) == 0 {
+		return 0, nil
+	}
+	n := len(objs)
+	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, o := range objs {
+		sources[i], accounts[i], types[i], ids[i] = o.Source, o.Account, o.Type, o.ID
+	}
+	if err := tx.QueryRow(ctx, keepChangesSQL, sources, accounts, types, ids).Scan(&batch); err != nil {
+		return 0, fmt.Errorf("keep %d changes: %w", n, err)
+	}
+	return batch, nil
+}
+
+// envelope is one message of the feed of changes, schema 1: a contract others program against.
+type envelope struct {
+	Schema     int                `json:"schema"`
+	EventID    string             `json:"event_id"`
+	Source     string             `json:"source"`
+	Account    string             `json:"account"`
+	ObjectType string             `json:"object_type"`
+	ObjectID   string             `json:"object_id"`
+	Version    versioning.Version `json:"version"`
+	Revision   int64              `json:"revision"`
+	Deleted    bool               `json:"deleted"`
+	Ambiguous  bool               `json:"ambiguous"`
+	State      json.RawMessage    `json:"state"`
+	// StateOmitted: the state is larger than a message may be; read it from the mirror.
+	StateOmitted bool `json:"state_omitted,omitempty"`
+}
+
+// maxEnvelope is the largest envelope that travels with its state, as long as the server's max_payload allows it.
+const maxEnvelope = stream.MaxBody
+
+// changed is what announces one object: all of it from one read or one write of its row.
+type changed struct {
+	key                versioning.Key
+	version            versioning.Version
+	revision, event    int64
+	deleted, ambiguous bool
+	state              json.RawMessage
+	omitted            bool
+}
+
+func (p *Processor) change(batch int64, c changed) (stream.Change, error) {
+	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: p.sources.name(c.key.Source), Account: c.key.Account, ObjectType: c.key.Type,
+		ObjectID: c.key.ID, Version: c.version, Revision: c.revision, Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted}
+	body, err := e.encode()
+	if err == nil && len(body) > min(maxEnvelope, p.Conn.LargestBody()) {
+		e.State, e.StateOmitted = nil, true
+		body, err = e.encode()
+	}
+	return stream.Change{Source: e.Source, ObjectType: e.ObjectType, Batch: batch, Envelope: body}, err
+}
+
+// encode writes the state as it is: the escapes that HTML would need could multiply its length.
+func (e *envelope) encode() ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(e)
+	return bytes.TrimRight(b.Bytes(), "\n"), err
+}

@@ -1,0 +1,156 @@
+package processor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// item is one event on its way through a batch.
+type item struct {
+	ev  *stream.Event
+	key versioning.Key
+	// lock is the object's hash, or the event id where no object is concerned.
+	lock int64
+	// input enters the rule; only where outcome is not yet set.
+	input   versioning.Input
+	outcome *outcome
+	// attempts so far, from the stored outcome; reserved is the attempt committed before this try, 0 if none.
+	attempts, reserved int
+	// patient: the failure is one of configuration, waits a fixed time and counts no attempt.
+	patient bool
+	// owesLook: the event is dead, but its object owes a look; input is partial.
+	owesLook bool
+	// reserving: only the attempt is recorded now, before the try.
+	reserving bool
+	// before is the reason of the attempt before, from the stored outcome.
+	before string
+	// settled: the event has a final outcome, or a failed one that is not due; it is only acknowledged.
+	settled bool
+}
+
+// outcome is what will be recorded.
+type outcome struct {
+	status    versioning.Status
+	reason    string
+	version   *versioning.Version
+	decidedBy *versioning.Version
+}
+
+// read asks the event's provider what it says. Everything that can go wrong becomes an outcome of this event alone.
+func (p *Processor) read(ev *stream.Event) (it *item) {
+	it = &item{ev: ev, lock: ev.ID}
+	defer func() {
+		if r := recover(); r != nil {
+			p.Logger.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
+			it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("reading the event panicked: %v", r)}
+		}
+	}()
+	it.key.Source = p.sources.number(ev.Source)
+	if ev.BodyInLog {
+		it.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too large to travel"}
+		return it
+	}
+	src, ok := p.Sources[ev.Source]
+	if !ok {
+		it.patient = true
+		it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("source %q is not in this processor's configuration: add it, the event is tried again", ev.Source)}
+		return it
+	}
+	obs, err := src.Provider.Observe(src.Config, &ev.Stored)
+	if err == nil && obs.Ignored == "" {
+		err = it.observe(src, obs)
+	}
+	var dead *provider.Dead
+	switch {
+	case errors.As(err, &dead):
+		it.outcome = &outcome{status: versioning.Dead, reason: dead.Reason}
+		if dead.Look {
+			it.oweLook()
+		}
+	case err != nil:
+		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
+	case obs.Ignored != "":
+		it.outcome = &outcome{status: versioning.Ignored, reason: obs.Ignored}
+	}
+	return it
+}
+
+// observe names the object of an observation and puts it into the terms of the rule.
+func (it *item) observe(src Source, obs provider.Observation) (err error) {
+	key := versioning.Key{Source: src.Number, Account: obs.Account, Type: obs.ObjectType, ID: obs.ObjectID}
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	it.key, it.lock = key, key.Hash()
+	it.input, err = versioning.FromObservation(obs, it.ev.ReceivedAt)
+	return err
+}
+
+// oweLook makes a dead event a reason to look at its object, as of its receipt.
+func (it *item) oweLook() {
+	var err error
+	it.input, err = versioning.FromObservation(provider.Observation{Partial: it.outcome.reason}, it.ev.ReceivedAt)
+	it.owesLook = err == nil
+}
+
+// open says whether the item's input still has to meet its object.
+func (it *item) open() bool { return !it.settled && (it.outcome == nil || it.owesLook) }
+
+// maxName bounds each part of an object's key, so that the key always fits an index.
+const maxName = 512
+
+// checkKey refuses names that the mirror could not keep apart or index.
+func checkKey(k versioning.Key) error {
+	for what, part := range map[string]string{"account": k.Account, "type": k.Type, "id": k.ID} {
+		if part != events.Text(part) {
+			return &provider.Dead{Reason: fmt.Sprintf("the object's %s %q holds NUL or is not UTF-8", what, part)}
+		}
+		if len(part) > maxName {
+			return &provider.Dead{Reason: fmt.Sprintf("the object's %s is %d bytes long, more than %d", what, len(part), maxName)}
+		}
+	}
+	if k.Type == "" || k.ID == "" {
+		return &provider.Dead{Reason: "the event names no object type or id"}
+	}
+	return nil
+}
+
+// fold applies the open items to their objects one after the other and returns the objects that must be written. It is pure:
+// any order of items ends in the same objects.
+func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioning.Object {
+	var dirty []*versioning.Object
+	seen := map[versioning.Key]bool{}
+	for _, it := range items {
+		if !it.open() {
+			continue
+		}
+		o := objs[it.key]
+		lookAfter := o.LookAfter
+		d := versioning.Apply(&o.Row, it.input)
+		if it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale && d.Status != versioning.Dead {
+			o.LastEvent = it.ev.ID
+		}
+		if (d.Status != versioning.Stale && d.Status != versioning.Dead || o.LookAfter != lookAfter) && !seen[it.key] {
+			seen[it.key] = true
+			dirty = append(dirty, o)
+		}
+		if it.owesLook {
+			continue
+		}
+		it.outcome = &outcome{status: d.Status, reason: d.Reason, decidedBy: known(d.DecidedBy), version: known(it.input.Version)}
+	}
+	return dirty
+}
+
+func known(v versioning.Version) *versioning.Version {
+	if v.At == math.MinInt64 {
+		return nil
+	}
+	return &v
+}

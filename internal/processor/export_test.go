@@ -1,0 +1,8 @@
+package processor
+
+import "context"
+
+// AuditPass returns the auditor of a processor as a function that makes one pass.
+func AuditPass(p *Processor) func(context.Context) error {
+	return (&auditor{p: p}).pass
+}

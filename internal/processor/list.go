@@ -1,0 +1,145 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// OutcomeFilter chooses outcomes; what is zero chooses all.
+type OutcomeFilter struct {
+	// Source is a source's number.
+	Source int32
+	// Account is the tenant; a pointer to "" chooses outcomes without one.
+	Account *string
+	// ObjectType and ObjectID name the object the event was applied to.
+	ObjectType, ObjectID string
+	// Objects are hashes of object keys (versioning.ObjectKey): the way by index, for an object that is fully named.
+	// Nil: not asked; empty: none.
+	Objects []int64
+	// Event is one of our event ids.
+	Event int64
+	// Status is one of versioning's.
+	Status string
+	// Run chooses one run, 0 being the live one; nil: all.
+	Run *int64
+	// Since (inclusive) and Until (exclusive) bound the time that the event's id carries.
+	Since, Until time.Time
+}
+
+// outcomeScan is how many outcomes one page looks at; a page may be short, with a cursor to go on.
+const outcomeScan = 10_000
+
+// The three ways to walk the ledger backwards by (event, run). Each has a statement that says where a window ends.
+const (
+	ledgerWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3
+ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
+
+	objectWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.object = ANY($5::bigint[]) AND c.object <> 0
+  AND (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3 ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
+
+	deadWindowSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE c.status = 'dead' AND (c.event_id, c.run) < ($1, $2) AND c.event_id >= $3
+ORDER BY c.event_id DESC, c.run DESC OFFSET $4 LIMIT 1`
+)
+
+const outcomeList = `SELECT ` + events.OutcomeColumns + ` FROM outcomes c JOIN sources s ON s.number = c.source
+WHERE (c.event_id, c.run) < ($1, $2) AND (c.event_id, c.run) >= ($3, $4)
+  AND ($5::int IS NULL OR c.source = $5) AND ($6::text IS NULL OR c.account = $6) AND ($7::text IS NULL OR c.object_type = $7)
+  AND ($8::text IS NULL OR c.object_id = $8) AND ($9::bigint IS NULL OR c.event_id = $9) AND ($10::text IS NULL OR c.status = $10)
+  AND ($11::bigint IS NULL OR c.run = $11) `
+
+const outcomeOrder = ` ORDER BY c.event_id DESC, c.run DESC LIMIT $12`
+
+const (
+	ledgerSQL       = outcomeList + outcomeOrder
+	ledgerObjectSQL = outcomeList + `AND c.object = ANY($13::bigint[]) AND c.object <> 0` + outcomeOrder
+	ledgerDeadSQL   = outcomeList + `AND c.status = 'dead'` + outcomeOrder
+)
+
+func listStatements() []string {
+	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL}
+}
+
+// place is where an outcome stands in the ledger.
+type place struct{ event, run int64 }
+
+// ListOutcomes returns a page of outcomes, those of the newest events first. Errors: events.ErrInvalid.
+func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, cursor string, limit int) (events.Page[events.Outcome], error) {
+	var page events.Page[events.Outcome]
+	limit, err := events.PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	below, from := f.bounds()
+	if err := events.ReadCursor(cursor, &below.event, &below.run); err != nil {
+		return page, err
+	}
+	end, more, err := f.window(ctx, pool, below, from)
+	if err != nil {
+		return page, fmt.Errorf("list outcomes: %w", err)
+	}
+	if page.Items, err = f.outcomes(ctx, pool, below, end, limit); err != nil {
+		return page, fmt.Errorf("list outcomes: %w", err)
+	}
+	switch n := len(page.Items); {
+	case n == limit:
+		page.Next = events.MakeCursor(page.Items[n-1].EventID, page.Items[n-1].Run)
+	case more:
+		page.Next = events.MakeCursor(end.event, end.run)
+	}
+	return page, nil
+}
+
+func (f *OutcomeFilter) bounds() (below place, from int64) {
+	below = place{math.MaxInt64, 0}
+	switch {
+	case f.Event != 0:
+		return place{f.Event + 1, 0}, f.Event
+	case !f.Until.IsZero():
+		below.event = events.FirstID(f.Until.Add(time.Millisecond - 1)) // ids carry whole milliseconds
+	}
+	if !f.Since.IsZero() {
+		from = events.FirstID(f.Since.Add(time.Millisecond - 1))
+	}
+	return below, from
+}
+
+// window is the lowest place this page looks at; more says that there may be others below it.
+func (f *OutcomeFilter) window(ctx context.Context, pool *pgxpool.Pool, below place, from int64) (end place, more bool, err error) {
+	sql, args := ledgerWindowSQL, []any{below.event, below.run, from, outcomeScan - 1}
+	switch {
+	case f.Objects != nil:
+		sql, args = objectWindowSQL, append(args, f.Objects)
+	case f.Status == "dead":
+		sql = deadWindowSQL
+	}
+	err = pool.QueryRow(ctx, sql, args...).Scan(&end.event, &end.run)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return place{from, 0}, false, nil
+	}
+	return end, err == nil, err
+}
+
+func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below, end place, limit int) ([]events.Outcome, error) {
+	sql := ledgerSQL
+	args := []any{below.event, below.run, end.event, end.run, events.Optional(f.Source), f.Account, events.Optional(f.ObjectType), events.Optional(f.ObjectID),
+		events.Optional(f.Event), events.Optional(f.Status), f.Run, limit}
+	switch {
+	case f.Objects != nil:
+		sql, args = ledgerObjectSQL, append(args, f.Objects)
+	case f.Status == "dead":
+		sql = ledgerDeadSQL
+	}
+	rows, err := pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, events.ScanOutcome)
+}

@@ -1,0 +1,229 @@
+package processor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+const outcomesSQL = `
+SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[])`
+
+// settle marks what is final already, or failed and not yet due: it is only acknowledged. An item whose attempt was reserved
+// before this try goes on.
+func (p *Processor) settle(ctx context.Context, tx pgx.Tx, run int64, items []*item) error {
+	ids := make([]int64, len(items))
+	byID := make(map[int64]*item, len(items))
+	for i, it := range items {
+		ids[i], byID[it.ev.ID] = it.ev.ID, it
+	}
+	rows, err := tx.Query(ctx, outcomesSQL, run, ids)
+	if err != nil {
+		return fmt.Errorf("read outcomes of %d events: %w", len(ids), err)
+	}
+	var id int64
+	var status versioning.Status
+	var attempts int
+	var waits *bool
+	var reason string
+	_, err = pgx.ForEachRow(rows, []any{&id, &status, &attempts, &waits, &reason}, func() error {
+		it := byID[id]
+		it.attempts, it.before = attempts, reason
+		switch {
+		case status != versioning.Failed:
+			it.settled = true
+		case it.reserved > 0:
+			it.settled = it.reserved != attempts
+		default:
+			it.settled = *waits
+		}
+		return nil
+	})
+	return err
+}
+
+// recordSQL keeps what is final: only a failed outcome is ever replaced.
+const recordSQL = `
+INSERT INTO outcomes AS o (event_id, run, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, due, at, rule_version)
+SELECT d.event_id, $1, d.source, d.object, d.account, d.object_type, d.object_id, d.status, d.reason, d.version, d.decided_by, d.attempts,
+  now.at + d.wait, now.at, $2
+FROM unnest($3::bigint[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::jsonb[], $12::jsonb[], $13::int[], $14::interval[])
+  AS d(event_id, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, wait),
+  (SELECT clock_now() AS at) now
+ON CONFLICT (event_id, run) DO UPDATE SET
+  source = excluded.source, object = excluded.object, account = excluded.account, object_type = excluded.object_type, object_id = excluded.object_id,
+  status = excluded.status, reason = excluded.reason, version = excluded.version, decided_by = excluded.decided_by, attempts = excluded.attempts,
+  due = excluded.due, at = excluded.at, rule_version = excluded.rule_version
+WHERE o.status = 'failed'`
+
+// record writes the outcomes of the items that are not settled. A failed one gets its due time, or is dead after the last attempt.
+func (p *Processor) record(ctx context.Context, tx pgx.Tx, run int64, items []*item) error {
+	var ids, objects []int64
+	var sources, attempts []int32
+	var accounts, types, objectIDs, statuses, reasons []string
+	var versions, deciders [][]byte
+	var waits []*time.Duration
+	for _, it := range items {
+		if it.settled {
+			continue
+		}
+		n, wait := p.attempt(it)
+		ids, sources, attempts, waits = append(ids, it.ev.ID), append(sources, it.key.Source), append(attempts, int32(n)), append(waits, wait)
+		object := int64(0)
+		if it.lock != it.ev.ID {
+			object = it.lock
+		}
+		objects, accounts = append(objects, object), append(accounts, events.Text(it.key.Account))
+		types, objectIDs = append(types, events.Text(it.key.Type)), append(objectIDs, events.Text(it.key.ID))
+		statuses, reasons = append(statuses, string(it.outcome.status)), append(reasons, events.Text(cut(it.outcome.reason, 2000)))
+		versions, deciders = append(versions, versionJSON(it.outcome.version)), append(deciders, versionJSON(it.outcome.decidedBy))
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, recordSQL, run, versioning.RuleVersion, ids, sources, objects, accounts, types, objectIDs, statuses, reasons,
+		versions, deciders, attempts, waits)
+	if err != nil {
+		return fmt.Errorf("record %d outcomes: %w", len(ids), err)
+	}
+	return nil
+}
+
+// patience is how long an event waits that only a changed configuration can help; no attempt is counted.
+const patience = time.Minute
+
+// attempt counts this try and, for a failure, says how long to wait; after the last it turns the failure into a death. A
+// reservation is a try that has not been made yet: it dies only when no attempt is left.
+func (p *Processor) attempt(it *item) (n int, wait *time.Duration) {
+	n = it.attempts + 1
+	if it.reserved > 0 {
+		n = it.reserved
+	}
+	last := len(p.Settings.BackOff) + 1
+	switch {
+	case it.outcome.status != versioning.Failed:
+		return n, nil
+	case it.patient:
+		w := patience
+		return n - 1, &w
+	case n < last || it.reserving && n == last:
+		w := patience
+		if last > 1 {
+			w = p.Settings.BackOff[min(n, last-1)-1]
+		}
+		return n, &w
+	case it.reserving:
+		n--
+	}
+	it.outcome.status = versioning.Dead
+	it.outcome.reason = fmt.Sprintf("given up after %d attempts: %s", n, it.outcome.reason)
+	return n, nil
+}
+
+const (
+	reservedReason = "tried alone; the attempt has not ended yet, or it ended the process"
+	beforeThat     = "; before that: "
+)
+
+// ApplyAlone tries an event that may be what kills the process: the attempt is committed as failed before the try, so that an
+// event which never lets a transaction end still runs out of attempts.
+func (p *Processor) ApplyAlone(ctx context.Context, run int64, ev stream.Event) error {
+	one := []stream.Event{ev}
+	if err := p.learnSources(ctx, one); err != nil {
+		return err
+	}
+	n, err := p.reserve(ctx, run, &ev)
+	if err != nil || n == 0 {
+		return unavailable(err)
+	}
+	if err = p.fetchBodies(ctx, one); err == nil {
+		tried := p.read(&one[0])
+		tried.reserved = n
+		err = p.applySplit(ctx, run, []*item{tried})
+	}
+	if err != nil {
+		p.giveBack(ctx, run, ev.ID, n)
+	}
+	return err
+}
+
+// reserve commits the next attempt of an event as failed and returns its number; 0 where there is nothing to try.
+func (p *Processor) reserve(ctx context.Context, run int64, ev *stream.Event) (n int, err error) {
+	err = postgres.InTx(ctx, p.Pool, "reserve attempt", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		it := &item{ev: ev, lock: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)}, reserving: true}
+		if err := lock(ctx, tx, []*item{it}); err != nil {
+			return err
+		}
+		if err := p.settle(ctx, tx, run, []*item{it}); err != nil {
+			return err
+		}
+		it.outcome = &outcome{status: versioning.Failed, reason: reservedReason}
+		before := it.before
+		if strings.HasPrefix(before, reservedReason) {
+			_, before, _ = strings.Cut(before, beforeThat)
+		}
+		if before != "" {
+			it.outcome.reason += beforeThat + before
+		}
+		if err := p.record(ctx, tx, run, []*item{it}); err != nil {
+			return err
+		}
+		n = it.attempts + 1
+		if it.settled || it.outcome.status == versioning.Dead {
+			n = 0
+		}
+		return nil
+	})
+	return n, err
+}
+
+const giveBackSQL = `
+UPDATE outcomes SET attempts = attempts - 1, due = clock_now() WHERE event_id = $1 AND run = $2 AND status = 'failed' AND attempts = $3`
+
+// giveBack takes back an attempt that trouble of our own kept from being made. Where that fails too, the attempt is lost.
+func (p *Processor) giveBack(ctx context.Context, run, event int64, n int) {
+	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "give an attempt back", 2*time.Second)
+	defer cancel()
+	if _, err := p.Pool.Exec(ctx, giveBackSQL, event, run, n); err != nil {
+		p.Logger.Warn("attempt not given back", "event", event, "error", err)
+	}
+}
+
+func unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", events.ErrUnavailable, err)
+}
+
+func versionJSON(v *versioning.Version) []byte {
+	if v == nil {
+		return nil
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil // integers and a bool always marshal
+	}
+	return b
+}
+
+// cut shortens s to about n bytes at a rune's border.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n] + "…"
+}

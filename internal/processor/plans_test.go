@@ -1,0 +1,117 @@
+package processor_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// fillSQL makes the tables large: objects that are not the test's own, and outcomes below and above its events.
+const fillSQL = `
+INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo,
+  window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+SELECT %[1]d, '', 'thing', 'filler_' || g, false, g, 0, 1, '[]', false, g, g, 0, false, false, sha256(g::text::bytea), sha256(g::text::bytea), '{}', false,
+  g, 1, 1, now(), now() FROM generate_series(1, 200000) g;
+INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+SELECT g, 0, %[1]d, g, '', 'thing', 'filler_' || g, 'applied', '', 1, now(), 1 FROM generate_series(1000001, 1200000) g;`
+
+// Plans that were made while the tables were empty stay right when they are full: no statement of the apply path, nor of the
+// auditor's, reads objects or outcomes from end to end.
+func TestPlansSurviveGrowth(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	for _, table := range []string{"objects", "outcomes", "events", "outbox"} { // an analyze would plan anew
+		if _, err := w.db.Pool.Exec(t.Context(), `ALTER TABLE `+table+` SET (autovacuum_enabled = false)`); table != "events" && err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := w.generic(t)
+	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Settings: processor.DefaultSettings, ID: t.Name(),
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: map[string]processor.Source{
+			"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: moody{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := processor.AuditPass(p)
+	round := func(seed uint64) {
+		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), kinds["event time"])
+		var batch []stream.Event
+		for i, e := range h.Events {
+			batch = append(batch, message(i+1000*int(seed), e))
+		}
+		batch[0].Key = "fails"
+		for range 2 { // the second time everything is settled
+			if err := p.Apply(t.Context(), events.LiveRun, batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := pass(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	round(1)
+	if _, err := w.db.Pool.Exec(t.Context(), fmt.Sprintf(fillSQL, w.source)); err != nil {
+		t.Fatal(err)
+	}
+	before, read := scans(t, pool)
+	began := time.Now()
+	for seed := range uint64(20) {
+		round(seed + 2)
+	}
+	took := time.Since(began)
+	after, readAfter := scans(t, pool)
+	if before != after {
+		t.Errorf("sequential scans of objects and outcomes: %s before, %s after 20 rounds on full tables", before, after)
+	}
+	if rows := readAfter - read; rows > 100_000 {
+		t.Errorf("20 rounds read %d rows by index", rows)
+	}
+	if took > patience {
+		t.Errorf("20 rounds took %s", took)
+	}
+}
+
+// generic is one session whose plans are made once for all parameters.
+func (w *world) generic(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	sep := "?"
+	if strings.Contains(w.db.URL, "?") {
+		sep = "&"
+	}
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: w.db.URL + sep + "plan_cache_mode=force_generic_plan", Role: "postern_processor", MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// scans are the sequential scans of the large tables so far, and the rows read through their indexes.
+func scans(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
+	t.Helper()
+	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} { // what the session counted is told at its next end of a transaction
+		if _, err := pool.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := pool.QueryRow(t.Context(), `SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname), sum(idx_tup_fetch)
+		FROM pg_stat_user_tables WHERE relname IN ('objects', 'outcomes')`).Scan(&seq, &read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seq, read
+}

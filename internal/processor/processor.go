@@ -1,0 +1,137 @@
+// Package processor applies events: a batch of messages is decided, written as sets in one transaction with its outcomes
+// and its change row, and only then acknowledged. It also runs the auditor, which makes sure that no committed event is
+// forgotten, and the sender of changes.
+package processor
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Settings are the processor's numbers; tests shorten them.
+type Settings struct {
+	// Batch bounds the events of one transaction.
+	Batch int
+	// Lanes is how many batches are applied at once; objects are spread over them by hash.
+	Lanes int
+	// ApplyTimeout bounds one transaction.
+	ApplyTimeout time.Duration
+	// BackOff is how long a failed event waits after its first, second, ... attempt; after the last attempt it is dead.
+	BackOff []time.Duration
+	// AuditEvery is how often the auditor freezes a bound.
+	AuditEvery time.Duration
+	// AuditAge is how old an event without an outcome must be before the auditor publishes it again.
+	AuditAge time.Duration
+	// AuditLease is how long one process stays the auditor without renewing.
+	AuditLease time.Duration
+	// AuditShare is the lag, as a share of the stream's limits, above which the auditor publishes nothing more.
+	AuditShare float64
+	// SweepAfter is how long a change may stay unsent before any processor sends it again.
+	SweepAfter time.Duration
+	// KeepChanges is how long a sent change stays in the outbox, in case the stream loses it.
+	KeepChanges time.Duration
+	// StopWithin is the soft limit for finishing the messages in hand at a stop.
+	StopWithin time.Duration
+}
+
+// DefaultSettings are the shipped ones. A failing event is tried nine times in about 33 hours:
+//
+//	attempt  wait after it   since the first
+//	1        10 s            10 s
+//	2        1 min           1 min 10 s
+//	3        5 min           6 min
+//	4        30 min          36 min
+//	5        2 h             2.6 h
+//	6        6 h             8.6 h
+//	7        8 h             16.6 h
+//	8        16 h            32.6 h
+//	9        dead
+var DefaultSettings = Settings{
+	Batch: 500, Lanes: 2, ApplyTimeout: 30 * time.Second,
+	BackOff: []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 6 * time.Hour,
+		8 * time.Hour, 16 * time.Hour},
+	AuditEvery: 10 * time.Second, AuditAge: time.Minute, AuditLease: 30 * time.Second, AuditShare: 0.5,
+	SweepAfter: 30 * time.Second, KeepChanges: 10 * time.Minute, StopWithin: 5 * time.Second,
+}
+
+// Source is a source as the processor needs it.
+type Source struct {
+	Number   int32
+	Config   *provider.Source
+	Provider provider.Provider
+}
+
+// Options are what a processor works with.
+type Options struct {
+	// Pool is connected as postern_processor.
+	Pool *pgxpool.Pool
+	// Conn may be nil for a processor that only applies (replay, tests).
+	Conn   *stream.Conn
+	Limits stream.Limits
+	// Sources by name.
+	Sources map[string]Source
+	// Known are all sources the log has events of; those configured here are added.
+	Known events.Sources
+	// ID names this process in leases.
+	ID       string
+	Settings Settings
+	Logger   *slog.Logger
+	Metrics  prometheus.Registerer
+}
+
+// Processor applies events; it has no state but its connections.
+type Processor struct {
+	Options
+	sources *directory
+	metrics metrics
+	changes *sender
+}
+
+// New returns a processor; Run starts it, Apply may be called without.
+func New(o Options) (*Processor, error) {
+	p := &Processor{Options: o, sources: newDirectory(o.Known, o.Sources)}
+	p.changes = newSender(p)
+	return p, p.metrics.register(o.Metrics)
+}
+
+type metrics struct {
+	outcomes  *prometheus.CounterVec
+	batches   prometheus.Histogram
+	apply     prometheus.Histogram
+	audited   *prometheus.CounterVec
+	changes   *prometheus.CounterVec
+	behind    prometheus.Gauge
+	handBacks prometheus.Counter
+}
+
+func (m *metrics) register(reg prometheus.Registerer) error {
+	m.outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_outcomes_total", Help: "Outcomes committed, by status."}, []string{"status"})
+	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
+		m.outcomes.WithLabelValues(string(s))
+	}
+	m.batches = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_apply_batch_events", Help: "Events per apply transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 11)})
+	m.apply = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_apply_seconds", Help: "Time of an apply transaction.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)})
+	m.audited = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_audited_events_total", Help: "Events published again by the auditor: missing an outcome, or failed and due."}, []string{"cause"})
+	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_changes_total", Help: "Changes handed to the feed: acknowledged or failed (sent again later)."}, []string{"result"})
+	m.behind = prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_auditor_behind_seconds", Help: "Age of the oldest event that may lack an outcome, as of the auditor's last pass."})
+	m.handBacks = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_messages_handed_back_total", Help: "Messages handed back for trouble of our own."})
+	for _, c := range []prometheus.Collector{m.outcomes, m.batches, m.apply, m.audited, m.changes, m.behind, m.handBacks} {
+		if err := reg.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sourceEvent makes the stream's form of a record of the log.
+func (p *Processor) sourceEvent(r *events.Record) stream.Event {
+	return stream.Event{Stored: r.Stored, Source: p.sources.name(r.Source), ObjectType: r.ObjectType, ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyLeftOut}
+}

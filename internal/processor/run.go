@@ -1,0 +1,257 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+// handBackDelay is how long a message waits that is handed back for trouble of our own.
+const handBackDelay = 2 * time.Second
+
+// Run consumes, audits and announces until ctx ends; then it stops fetching, finishes what is in hand within a soft limit and
+// hands the rest back. An error means that a core loop ended on its own.
+func (p *Processor) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.consume(ctx) })
+	g.Go(func() error { return (&auditor{p: p}).run(ctx) })
+	g.Go(func() error { return p.changes.run(ctx) })
+	return g.Wait()
+}
+
+// lanes spread the messages over goroutines by object, so that two lanes never wait for one object.
+type lanes struct {
+	chans []chan stream.Message
+	seed  maphash.Seed
+	// alone lets one message at a time be tried alone: if it ends the process, no other loses an attempt.
+	alone sync.Mutex
+	// away: the database does not answer; the lanes hand back what they hold and nothing is pulled.
+	away atomic.Bool
+	// spells counts the times the database was away since a batch was last committed.
+	spells atomic.Int64
+	// interrupt ends the pulling that goes on now.
+	interrupt atomic.Pointer[context.CancelFunc]
+}
+
+// stopPulling until the database answers again: what one processor cannot apply another may.
+func (l *lanes) stopPulling() {
+	l.away.Store(true)
+	if cancel := l.interrupt.Load(); cancel != nil {
+		(*cancel)()
+	}
+}
+
+func (l *lanes) of(e *stream.Event) chan stream.Message {
+	var h maphash.Hash
+	h.SetSeed(l.seed)
+	for _, part := range [...]string{e.Source, e.Account, e.ObjectType, e.ObjectID} {
+		_, _ = h.WriteString(part) // never fails
+		_ = h.WriteByte(0)
+	}
+	return l.chans[h.Sum64()%uint64(len(l.chans))]
+}
+
+func (p *Processor) consume(ctx context.Context) error {
+	l := &lanes{seed: maphash.MakeSeed()}
+	work, hardStop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer hardStop(nil)
+	var wg sync.WaitGroup
+	for range p.Settings.Lanes {
+		ch := make(chan stream.Message, p.Settings.Batch)
+		l.chans = append(l.chans, ch)
+		wg.Go(func() { p.lane(work, l, ch) })
+	}
+	p.pull(ctx, l)
+	for _, ch := range l.chans {
+		close(ch)
+	}
+	limit := time.AfterFunc(p.Settings.StopWithin, func() { hardStop(fmt.Errorf("stopping: not finished within %s", p.Settings.StopWithin)) })
+	defer limit.Stop()
+	wg.Wait()
+	return nil
+}
+
+// pull feeds the lanes until ctx ends, opening the consumer again whenever it is lost or the database is back.
+func (p *Processor) pull(ctx context.Context, l *lanes) {
+	foreign := func(err error) {
+		p.Logger.Error("a message that is not ours was dropped from the stream", "error", err)
+	}
+	said := false // that the consumer is lost: once per spell
+	for ctx.Err() == nil {
+		round, cancel := context.WithCancel(ctx)
+		l.interrupt.Store(&cancel)
+		p.awaitDatabase(ctx, l)
+		began := time.Now()
+		err := p.Conn.Consume(round, p.Settings.Batch*p.Settings.Lanes, func(m stream.Message) error {
+			select {
+			case l.of(&m.Event) <- m:
+				return nil
+			case <-round.Done():
+				return m.HandBack(0)
+			}
+		}, foreign)
+		interrupted := round.Err() != nil
+		cancel()
+		if interrupted {
+			continue
+		}
+		switch {
+		case !p.Conn.Connected():
+			err = errors.New("no connection to the stream")
+		case stream.Gone(err):
+			err = errors.Join(err, p.Conn.Ensure(ctx, p.Limits))
+		}
+		if !said || time.Since(began) > lostAgain {
+			said = true
+			p.Logger.Warn("consumer lost; opening it again until it can be had", "error", err)
+		}
+		p.pause(ctx, 200*time.Millisecond)
+	}
+}
+
+// lostAgain is how long a consumer must have held for its loss to be a new spell.
+const lostAgain = 5 * time.Second
+
+const probeSQL = `
+INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('probe', 0, 0, $1, clock_now(), clock_now())
+ON CONFLICT (job, run) DO UPDATE SET leased_by = excluded.leased_by, updated_at = excluded.updated_at`
+
+const (
+	// probeTimeout is how long the database may take to say that it is back.
+	probeTimeout = 2 * time.Second
+	// longestSpell bounds the pause before pulling again after one failure has followed the other.
+	longestSpell = 30 * time.Second
+)
+
+// awaitDatabase returns when the database takes a write again (one that is read-only or full still answers), at once where it
+// was not found to be away, or when ctx ends. Each spell that follows another without a batch committed in between waits longer.
+func (p *Processor) awaitDatabase(ctx context.Context, l *lanes) {
+	if !l.away.Load() {
+		return
+	}
+	wait := min(100*time.Millisecond<<min(l.spells.Add(1)-1, 10), longestSpell)
+	for p.pause(ctx, wait); ctx.Err() == nil; p.pause(ctx, wait) {
+		probe, cancel := context.WithTimeout(ctx, probeTimeout)
+		_, err := p.Pool.Exec(probe, probeSQL, p.ID)
+		cancel()
+		if err == nil {
+			l.away.Store(false)
+			return
+		}
+		wait = min(2*wait, probeTimeout)
+	}
+}
+
+func (p *Processor) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// lane applies what its channel holds, a batch at a time. A busy lane is what slows the pulling down.
+func (p *Processor) lane(work context.Context, l *lanes, ch <-chan stream.Message) {
+	for first := range ch {
+		msgs := p.gather(first, ch)
+		switch {
+		case work.Err() != nil:
+			p.handBack(msgs, context.Cause(work))
+		case l.away.Load():
+			p.handBack(msgs, events.ErrUnavailable)
+		default:
+			p.work(work, l, msgs)
+		}
+	}
+}
+
+// laneBytes bounds the bodies of one batch; a body that is still in the log counts as claimBytes.
+const (
+	laneBytes  = 32 << 20
+	claimBytes = 4 << 20
+)
+
+// gather takes what already waits behind the first message, within the bounds of a batch.
+func (p *Processor) gather(first stream.Message, ch <-chan stream.Message) []stream.Message {
+	weigh := func(m *stream.Message) int {
+		if m.BodyInLog {
+			return claimBytes
+		}
+		return len(m.Body)
+	}
+	msgs, bytes := []stream.Message{first}, weigh(&first)
+	for len(msgs) < p.Settings.Batch && bytes < laneBytes {
+		select {
+		case m, ok := <-ch:
+			if !ok {
+				return msgs
+			}
+			msgs, bytes = append(msgs, m), bytes+weigh(&m)
+		default:
+			return msgs
+		}
+	}
+	return msgs
+}
+
+// suspicious is how often a message may be delivered before it is tried alone: it may be what kills the process.
+const suspicious = 3
+
+// work applies messages together, the suspicious ones alone, and acknowledges what is committed.
+func (p *Processor) work(work context.Context, l *lanes, msgs []stream.Message) {
+	var together []stream.Message
+	for i := range msgs {
+		switch m := &msgs[i]; {
+		case !m.Retry && m.Delivered <= suspicious:
+			together = append(together, *m)
+		case l.away.Load():
+			p.handBack(msgs[i:i+1], events.ErrUnavailable)
+		default:
+			l.alone.Lock()
+			err := p.ApplyAlone(work, events.LiveRun, m.Event)
+			l.alone.Unlock()
+			p.finish(l, msgs[i:i+1], err)
+		}
+	}
+	if len(together) == 0 {
+		return
+	}
+	evs := make([]stream.Event, len(together))
+	for i := range together {
+		evs[i] = together[i].Event
+	}
+	p.finish(l, together, p.Apply(work, events.LiveRun, evs))
+}
+
+// finish acknowledges after the commit, or hands back for trouble of our own and stops the pulling until the database answers.
+func (p *Processor) finish(l *lanes, msgs []stream.Message, err error) {
+	if err != nil {
+		p.handBack(msgs, err)
+		l.stopPulling()
+		return
+	}
+	l.spells.Store(0)
+	for i := range msgs {
+		if err := msgs[i].Ack(); err != nil {
+			p.Logger.Debug("acknowledgement not sent; the message comes again", "event", msgs[i].ID, "error", err)
+		}
+	}
+}
+
+func (p *Processor) handBack(msgs []stream.Message, cause error) {
+	p.Logger.Warn("messages handed back", "events", len(msgs), "error", cause)
+	p.metrics.handBacks.Add(float64(len(msgs)))
+	for i := range msgs {
+		if err := msgs[i].HandBack(handBackDelay); err != nil {
+			p.Logger.Debug("message not handed back; it comes again by itself", "event", msgs[i].ID, "error", err)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package providertest
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// said is one sample in the terms of the version rule.
+type said struct {
+	object string
+	input  versioning.Input
+}
+
+// AnyOrder plays the samples through the version rule in any order and with doubles: each object ends the same, sure of
+// itself, as the last of its samples says, since the samples are listed in the order in which they happened.
+func AnyOrder(t *testing.T, s Suite) {
+	t.Helper()
+	var story []said
+	want := map[string]versioning.State{}
+	for _, sample := range s.Provider.Samples() {
+		_, o, err := s.Observed(t, s.signed(t, s.Source, sample))
+		if err != nil {
+			t.Fatalf("observe %s: %v", sample.Type, err)
+		}
+		if o.Ignored != "" {
+			continue
+		}
+		in := input(t, sample.Type, o)
+		object := o.ObjectType + " " + o.ObjectID
+		story = append(story, said{object, in})
+		if in.Partial == "" {
+			want[object] = in.State
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		order := append(rapid.Permutation(story).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(story), 0, 10).Draw(t, "again")...)
+		rows := play(order)
+		for object, state := range want {
+			row := rows[object]
+			if row.State.Hash != state.Hash || row.State.Deleted != state.Deleted || row.Ambiguous || row.LookAfter != 0 {
+				t.Fatalf("%s ends otherwise:\n%s", object, cmp.Diff(state, row.State))
+			}
+		}
+	})
+}
+
+func input(t *testing.T, sampleType string, o provider.Observation) versioning.Input {
+	t.Helper()
+	in, err := versioning.FromObservation(o, now)
+	if err != nil {
+		t.Fatalf("version of %s: %v", sampleType, err)
+	}
+	return in
+}
+
+func play(order []said) map[string]*versioning.Row {
+	rows := map[string]*versioning.Row{}
+	for _, e := range order {
+		row := rows[e.object]
+		if row == nil {
+			fresh := versioning.NewRow()
+			row = &fresh
+			rows[e.object] = row
+		}
+		versioning.Apply(row, e.input)
+	}
+	return rows
+}

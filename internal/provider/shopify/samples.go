@@ -1,0 +1,134 @@
+package shopify
+
+import (
+	"embed"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+//go:embed samples/*.json
+var files embed.FS
+
+// sampleShop is the shop of a sample where the source names none.
+const sampleShop = "postern-demo.myshopify.com"
+
+// version is the API version the samples are written in.
+const version = "2026-07"
+
+// step is one event of the story that the samples tell: an order's life, and that of what belongs to it. Events of one
+// object share its file and its id.
+type step struct {
+	topic, file string
+	// change is laid over the object.
+	change string
+}
+
+var story = []step{
+	{topic: "orders/create", file: "order"},
+	{topic: "orders/updated", file: "order", change: `{"updated_at": "2026-01-01T09:05:00+01:00", "note": "Please ring twice", "tags": "gift"}`},
+	{topic: "orders/paid", file: "order", change: `{"updated_at": "2026-01-01T09:06:00+01:00", "note": "Please ring twice", "tags": "gift",
+		"financial_status": "paid", "total_outstanding": "0.00"}`},
+	{topic: "orders/cancelled", file: "order", change: `{"updated_at": "2026-01-02T10:00:00+01:00", "note": "Please ring twice", "tags": "gift",
+		"financial_status": "refunded", "total_outstanding": "0.00", "cancel_reason": "customer", "cancelled_at": "2026-01-02T10:00:00+01:00"}`},
+	{topic: "orders/delete", file: "order_deleted"},
+	{topic: "products/create", file: "product"},
+	{topic: "products/update", file: "product", change: `{"updated_at": "2026-01-01T11:30:00+01:00", "title": "Kettle, one litre"}`},
+	{topic: "products/delete", file: "product_deleted"},
+	{topic: "customers/create", file: "customer"},
+	{topic: "customers/update", file: "customer", change: `{"updated_at": "2026-01-01T12:00:00+01:00", "phone": "+4930000001", "note": "Prefers mail"}`},
+	{topic: "customers/delete", file: "customer_deleted"},
+	{topic: "inventory_levels/update", file: "inventory_level"},
+	{topic: "fulfillments/create", file: "fulfillment"},
+	{topic: "refunds/create", file: "refund"},
+	{topic: "app/uninstalled", file: "shop"},
+	{topic: "customers/redact", file: "redact"},
+}
+
+// Samples are the events of the story. They carry no event id: Vary gives one, and Sign makes one of type and body otherwise.
+func (Shopify) Samples() []provider.Sample {
+	out := make([]provider.Sample, len(story))
+	for i, s := range story {
+		out[i] = provider.Sample{Type: s.topic, Body: s.body()}
+	}
+	return out
+}
+
+// body is the object as Shopify would send it, compact.
+func (s step) body() []byte {
+	raw, err := files.ReadFile("samples/" + s.file + ".json")
+	must(err)
+	object := members(raw)
+	if s.change != "" {
+		maps.Copy(object, members([]byte(s.change)))
+	}
+	b, err := json.Marshal(object)
+	must(err)
+	return b
+}
+
+func members(text []byte) map[string]json.RawMessage {
+	var object map[string]json.RawMessage
+	must(json.Unmarshal(text, &object))
+	return object
+}
+
+// must is for the samples' parts: they are constants of this package and a test reads them all, so an error is a fault of the build.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// Sign makes a delivery as Shopify would send it, under the source's first secret: in the Events family for a type like
+// "Product/update", else as a webhook.
+func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
+	if err := provider.CheckSecrets(src); err != nil {
+		return nil, err
+	}
+	f := &classic
+	if s.Type != "" && inEvents(s.Type) {
+		f = &events
+	}
+	d := &provider.Delivery{Header: http.Header{}, Body: s.Body, ReceivedAt: at}
+	d.Header.Set("Accept", "*/*")
+	d.Header.Set("Content-Type", "application/json")
+	d.Header.Set("User-Agent", "Shopify-Captain-Hook")
+	d.Header.Set(f.scheme.Header, f.scheme.Sign(src.Secrets[0].Value, s.Body, at))
+	d.Header.Set(f.shop, signedShop(src))
+	d.Header.Set(f.version, version)
+	d.Header.Set(f.triggered, at.UTC().Format(time.RFC3339Nano))
+	f.setTopic(d.Header, s.Type)
+	id := s.ID
+	if id == "" {
+		id = uuid(provider.ContentKey(s.Type, "", s.Body))
+	}
+	d.Header.Set(f.ids[webhookID], id)
+	d.Header.Set(f.ids[eventID], uuid("event of "+id))
+	return d, nil
+}
+
+// setTopic writes an event type as the family's headers have it.
+func (f *family) setTopic(h http.Header, eventType string) {
+	if f.action == "" {
+		h.Set(f.topic, eventType)
+		return
+	}
+	topic, action, _ := strings.Cut(eventType, "/")
+	h.Set(f.topic, topic)
+	h.Set(f.action, action)
+}
+
+// signedShop is the shop a made delivery comes from: the first one that the source names.
+func signedShop(src *provider.Source) string {
+	for _, shop := range append([]string{src.Account}, src.Accounts...) {
+		if name := shopName(shop); name != "" {
+			return name
+		}
+	}
+	return sampleShop
+}

@@ -1,0 +1,206 @@
+package stripe_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+)
+
+func identify(t *testing.T, src *provider.Source, body string) provider.Event {
+	t.Helper()
+	events, err := stripe.Stripe{}.Identify(src, &provider.Delivery{Body: []byte(body)})
+	if err != nil || len(events) != 1 {
+		t.Fatalf("identify: %d events, %v", len(events), err)
+	}
+	return events[0]
+}
+
+func observe(src *provider.Source, body string) (provider.Observation, error) {
+	return stripe.Stripe{}.Observe(src, &provider.Stored{Body: []byte(body)})
+}
+
+const snapshot = `{"id": "evt_1", "object": "event", "api_version": "2026-08-26.dahlia", "created": 100, "type": "customer.updated",
+	"data": {"object": {"object": "customer", "id": "cus_1"}}%s}`
+
+func TestEventIsNamed(t *testing.T) {
+	t.Parallel()
+	got := identify(t, &provider.Source{}, fmt.Sprintf(snapshot, `, "account": "acct_1"`))
+	want := provider.Event{
+		Key: "evt_1", Type: "customer.updated", Account: "acct_1", ObjectType: "customer", ObjectID: "cus_1",
+		OccurredAt: time.Unix(100, 0).UTC(), APIVersion: "2026-08-26.dahlia", Fingerprint: got.Fingerprint,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// An id that cannot name an event gives a content key, never an empty one.
+func TestKeyIsNeverEmpty(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{`""`, `null`, `7`, `{}`, `"a\u0000b"`, `"a\ud800"`, `"` + strings.Repeat("x", 256) + `"`} {
+		e := identify(t, &provider.Source{}, `{"id": `+id+`, "type": "customer.updated"}`)
+		if !e.ContentKey || !strings.HasPrefix(e.Key, "sha256:") || e.Type != "customer.updated" {
+			t.Errorf("id %s: %+v", id, e)
+		}
+	}
+}
+
+// Two deliveries of one event differ in pending_webhooks and in spelling; anything else is another content.
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	of := func(more string) [16]byte {
+		return identify(t, &provider.Source{}, fmt.Sprintf(snapshot, more)).Fingerprint
+	}
+	if of(`, "pending_webhooks": 2`) != of(` ,"pending_webhooks":0 `) {
+		t.Error("pending_webhooks tells two deliveries of one event apart")
+	}
+	if of("") == of(`, "livemode": true`) {
+		t.Error("two contents have one fingerprint")
+	}
+}
+
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	connected, own := fmt.Sprintf(snapshot, `, "account": "acct_2"`), fmt.Sprintf(snapshot, "")
+	tests := map[string]struct {
+		src  provider.Source
+		body string
+		// want is the account, or "refused".
+		want string
+	}{
+		"any account":              {provider.Source{}, connected, "acct_2"},
+		"own account":              {provider.Source{}, own, ""},
+		"listed":                   {provider.Source{Accounts: []string{"acct_1", "acct_2"}}, connected, "acct_2"},
+		"any is listed":            {provider.Source{Accounts: []string{"*"}}, connected, "acct_2"},
+		"not listed":               {provider.Source{Accounts: []string{"acct_1"}}, connected, "refused"},
+		"own is never named":       {provider.Source{Accounts: []string{"acct_1"}}, own, ""},
+		"pinned":                   {provider.Source{Account: "acct_2"}, connected, "acct_2"},
+		"pinned gives its account": {provider.Source{Account: "acct_2"}, own, "acct_2"},
+		"another is pinned":        {provider.Source{Account: "acct_1"}, connected, "refused"},
+		"thin, listed": {provider.Source{Accounts: []string{"acct_2"}}, `{"object": "v2.core.event", "id": "evt_1", "type": "x", "context": "acct_2",
+			"created": "2026-01-01T00:00:00.5Z", "related_object": {"id": "a", "type": "b"}}`, "acct_2"},
+		"thin, not listed": {provider.Source{Accounts: []string{"acct_1"}}, `{"object": "v2.core.event", "id": "evt_1", "context": "acct_2"}`, "refused"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			events, err := stripe.Stripe{}.Identify(&test.src, &provider.Delivery{Body: []byte(test.body)})
+			var r *provider.Rejection
+			if refused := errors.As(err, &r) && r.Reason == provider.ForbiddenAccount; refused != (test.want == "refused") {
+				t.Fatalf("identify: %v, want %s", err, test.want)
+			}
+			if err != nil {
+				return
+			}
+			o, err := observe(&test.src, test.body)
+			if err != nil || events[0].Account != test.want || o.Account != test.want {
+				t.Errorf("event of %q, object of %q, %v; want %q", events[0].Account, o.Account, err, test.want)
+			}
+		})
+	}
+}
+
+// Only what can have one id in both modes is kept apart by mode.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ object, more, want string }{
+		{`{"object": "customer", "id": "cus_1"}`, `, "livemode": false`, ""},
+		{`{"object": "coupon", "id": "25OFF"}`, `, "livemode": true`, ""},
+		{`{"object": "coupon", "id": "25OFF"}`, ``, ""},
+		{`{"object": "coupon", "id": "25OFF"}`, `, "livemode": false`, "test"},
+		{`{"object": "plan", "id": "gold"}`, `, "livemode": false, "account": "acct_1"`, "acct_1/test"},
+		{`{"object": "product", "id": "prod_1"}`, `, "livemode": false`, "test"},
+		{`{"object": "product", "id": "prod_1"}`, `, "livemode": true`, ""},
+		{`{"object": "reporting.report_type", "id": "balance.summary.1"}`, `, "livemode": false`, "test"},
+		{`{"object": "product", "id": "team"}`, `, "livemode": false`, "test"},
+		{`{"object": "account", "id": "acct_1"}`, `, "livemode": false, "account": "acct_1"`, "acct_1/test"},
+		{`{"object": "balance"}`, `, "livemode": false`, "test"},
+		{`{"object": "capability", "id": "card_payments", "account": "acct_1"}`, `, "livemode": false`, "test"},
+	}
+	for _, test := range tests {
+		body := fmt.Sprintf(`{"id": "evt_1", "type": "x.updated", "created": 100, "data": {"object": %s}%s}`, test.object, test.more)
+		o, err := observe(&provider.Source{}, body)
+		if e := identify(t, &provider.Source{}, body); err != nil || o.Account != test.want || e.Account != test.want {
+			t.Errorf("%s%s: object of %q, event of %q, %v; want %q", test.object, test.more, o.Account, e.Account, err, test.want)
+		}
+	}
+}
+
+// previous_attributes counts wherever it is, but for an empty one, which tells no order, and beside a delete.
+func TestBefore(t *testing.T) {
+	t.Parallel()
+	const customer = `{"object": "customer", "id": "cus_1"}`
+	tests := []struct {
+		event, previous string
+		want            bool
+	}{
+		{"customer.updated", `{"name": null}`, true},
+		{"customer.renamed", `{"name": null}`, true},
+		{"customer.updated", `{}`, false},
+		{"customer.updated", `null`, false},
+		{"customer.updated", `[]`, false},
+		{"customer.deleted", `{"name": null}`, false},
+	}
+	for _, test := range tests {
+		o, err := observe(&provider.Source{}, fmt.Sprintf(`{"id": "evt_1", "type": %q, "created": 100, "data": {"object": %s, "previous_attributes": %s}}`,
+			test.event, customer, test.previous))
+		if err != nil || (o.Before != nil) != test.want {
+			t.Errorf("%s with %s: before %v, %v", test.event, test.previous, o.Before != nil, err)
+		}
+	}
+}
+
+func TestThinEvents(t *testing.T) {
+	t.Parallel()
+	const partial = "partial: a thin event names its object and carries none of it"
+	tests := []struct{ more, want string }{
+		{`"context": "acct_1", "created": "2026-01-01T00:00:00.250Z", "related_object": {"id": "meter_1", "type": "v1.billing.meter"}`,
+			"acct_1 v1.billing.meter meter_1, at 1767225600250000/1000, " + partial},
+		{`"created": "soon", "related_object": {"id": "meter_1", "type": "v1.billing.meter"}`, "v1.billing.meter meter_1, " + partial},
+		{`"livemode": false, "created": "soon", "related_object": {"id": "25OFF", "type": "coupon"}`, "test coupon 25OFF, " + partial},
+		{`"created": "2026-01-01T00:00:00.250Z"`, "ignored: the event carries no object"},
+		{`"related_object": {"type": "v1.billing.meter"}`, "ignored: the event's object carries no id, so there is nothing to keep it under"},
+	}
+	for _, test := range tests {
+		got := providertest.Summary(observe(&provider.Source{}, `{"id": "evt_1", "object": "v2.core.event", "type": "x", `+test.more+`}`))
+		if got != test.want {
+			t.Errorf("%s:\n got %s\nwant %s", test.more, got, test.want)
+		}
+	}
+}
+
+func TestWhatNobodyCanApplyIsDead(t *testing.T) {
+	t.Parallel()
+	const customer = `"data": {"object": {"object": "customer", "id": "cus_1"}}`
+	tests := []string{
+		`{"id": "evt_1", "type": "customer.updated", ` + customer + `}`,
+		`{"id": "evt_1", "type": "customer.updated", "created": "now", ` + customer + `}`,
+		`{"id": "evt_1", "type": "customer.updated", "created": 9223372036854775807, ` + customer + `}`,
+		`{"id": "evt_1", "type": "customer.updated", "created": -5, ` + customer + `}`,
+		`{"id": "evt_1", "type": "customer.updated", "created": 100, "data": {"object": {"object": "customer", "id": "cus\u00001"}}}`,
+		`{"id": "evt_1", "type": "customer.updated", "created": 100, "account": "acct\u0000", ` + customer + `}`,
+	}
+	for _, body := range tests {
+		_, err := observe(&provider.Source{}, body)
+		if dead := new(provider.Dead); !errors.As(err, &dead) {
+			t.Errorf("%s: %v, want dead", body, err)
+		}
+		identify(t, &provider.Source{}, body)
+	}
+}
+
+func TestUnreadableBodySaysWhere(t *testing.T) {
+	t.Parallel()
+	_, err := observe(&provider.Source{}, `{"id": "evt_1", }`)
+	if err == nil || !strings.Contains(err.Error(), "at byte 16") {
+		t.Errorf("error %v, want the place", err)
+	}
+}

@@ -1,0 +1,64 @@
+// Package stripe reads Stripe's webhooks: snapshot events and thin events, of one account or of connected ones.
+// What each type of object means for the version rule is one table, in types.go.
+package stripe
+
+import (
+	"crypto/sha256"
+	"errors"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// scheme is how Stripe signs (https://docs.stripe.com/webhooks/signature). The key is the whole secret with its whsec_
+// prefix. Items under other keys (v0 on test events) are made to look like proof and are none.
+var scheme = signature.Scheme{
+	Name:     "stripe-v1",
+	Digest:   sha256.New,
+	Encoding: signature.Hex,
+	Header:   "Stripe-Signature",
+	Pairs:    &signature.Pairs{Signature: "v1", Timestamp: "t"},
+	Message:  []signature.Part{signature.Timestamp(), signature.Literal("."), signature.Body()},
+}
+
+// Stripe is the provider.
+type Stripe struct{}
+
+var _ provider.Provider = Stripe{}
+
+// Name is "stripe".
+func (Stripe) Name() string { return "stripe" }
+
+// Check wants at least one secret. Accounts are optional: without them events of any connected account are taken.
+func (Stripe) Check(src *provider.Source) error {
+	if err := provider.CheckSecrets(src); err != nil {
+		return err
+	}
+	if src.Key != "" {
+		return errors.New("key: Stripe events are always named by their id; leave it out")
+	}
+	return nil
+}
+
+// Headers are the request headers kept with an event.
+func (Stripe) Headers() []string { return []string{"Content-Type", "Stripe-Signature", "User-Agent"} }
+
+// Verify proves the sender by the Stripe-Signature header.
+func (Stripe) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
+	return provider.Prove(&scheme, src, d)
+}
+
+// Sign makes a delivery as Stripe would send it at the given time, under the source's first secret.
+func (Stripe) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
+	if err := provider.CheckSecrets(src); err != nil {
+		return nil, err
+	}
+	d := &provider.Delivery{Header: make(map[string][]string), Body: s.Body, ReceivedAt: at}
+	d.Header.Set("Accept", "*/*; q=0.5, application/xml")
+	d.Header.Set("Cache-Control", "no-cache")
+	d.Header.Set("Content-Type", "application/json; charset=utf-8")
+	d.Header.Set("User-Agent", "Stripe/1.0 (+https://stripe.com/docs/webhooks)")
+	d.Header.Set(scheme.Header, scheme.Sign(src.Secrets[0].Value, s.Body, at))
+	return d, nil
+}

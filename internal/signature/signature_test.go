@@ -1,0 +1,227 @@
+package signature_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+var (
+	dated = signature.Scheme{
+		Name: "dated", Digest: sha256.New, Encoding: signature.Hex, Header: "X-Dated",
+		Pairs:   &signature.Pairs{Signature: "v1", Timestamp: "t"},
+		Message: []signature.Part{signature.Timestamp(), signature.Literal("."), signature.Body()},
+	}
+	bare = signature.Scheme{
+		Name: "bare", Digest: sha256.New, Encoding: signature.Base64, Header: "X-Bare", Message: []signature.Part{signature.Body()},
+	}
+)
+
+// Vectors made with the openssl command.
+const (
+	body      = `{"id":"evt_1"}`
+	datedSum  = "c89214b5b5da833daed6f0b8c5bb6bd58cea9022bd80ccc78230f3942d632925"
+	datedKey  = "whsec_test"
+	bareSum   = "63DZ3HlbW3VQ5bJrI5Y1s1KU32pOJnNPShO1/ENl5Kw="
+	bareKey   = "shpss_test"
+	signedAt  = 1_700_000_000
+	tolerance = 5 * time.Minute
+)
+
+func request(header, value string) signature.Request {
+	return signature.Request{Header: http.Header{header: {value}}, Body: []byte(body), ReceivedAt: time.Unix(signedAt, 0)}
+}
+
+func problem(err error) signature.Problem {
+	var e *signature.Error
+	if errors.As(err, &e) {
+		return e.Problem
+	}
+	return 0
+}
+
+func TestKnownVectors(t *testing.T) {
+	t.Parallel()
+	if got, want := dated.Sign([]byte(datedKey), []byte(body), time.Unix(signedAt, 0)), "t=1700000000,v1="+datedSum; got != want {
+		t.Errorf("dated: %s, want %s", got, want)
+	}
+	if got := bare.Sign([]byte(bareKey), []byte(body), time.Unix(signedAt, 0)); got != bareSum {
+		t.Errorf("bare: %s, want %s", got, bareSum)
+	}
+}
+
+func TestDatedHeaders(t *testing.T) {
+	t.Parallel()
+	const right = "v1=" + datedSum
+	tests := map[string]struct {
+		header string
+		want   signature.Problem
+	}{
+		"right":                       {"t=1700000000," + right, 0},
+		"time last":                   {right + ",t=1700000000", 0},
+		"upper case":                  {"t=1700000000,v1=" + strings.ToUpper(datedSum), 0},
+		"right among wrong":           {"t=1700000000,v1=00,v1=" + strings.Repeat("ab", 32) + "," + right, 0},
+		"other schemes passed over":   {"t=1700000000,v0=junk==,x=," + right, 0},
+		"unreadable one passed over":  {"t=1700000000,v1=nothex," + right, 0},
+		"only another scheme":         {"t=1700000000,v0=" + datedSum, signature.Malformed},
+		"only unreadable ones":        {"t=1700000000,v1=nothex", signature.Malformed},
+		"no time":                     {right, signature.Malformed},
+		"two times":                   {"t=1700000000,t=1700000000," + right, signature.Malformed},
+		"time with sign":              {"t=+1700000000," + right, signature.Malformed},
+		"time with zeros":             {"t=01700000000," + right, signature.Malformed},
+		"negative time":               {"t=-1," + right, signature.Malformed},
+		"huge time":                   {"t=99999999999999999999," + right, signature.Malformed},
+		"empty time":                  {"t=," + right, signature.Malformed},
+		"spaces":                      {"t=1700000000, " + right, signature.Malformed},
+		"no pairs":                    {"hello", signature.Malformed},
+		"trailing comma":              {"t=1700000000," + right + ",", signature.Malformed},
+		"empty":                       {"", signature.Missing},
+		"cut signature":               {"t=1700000000,v1=" + datedSum[:62], signature.Wrong},
+		"empty signature":             {"t=1700000000,v1=", signature.Wrong},
+		"another time than signed":    {"t=1700000001," + right, signature.Wrong},
+		"as many signatures as read":  {"t=1700000000," + strings.Repeat("v1=00,", 31) + right, 0},
+		"more signatures than read":   {"t=1700000000," + strings.Repeat("v1=00,", 32) + right, signature.Malformed},
+		"longer than a header may be": {"t=1700000000," + right + ",x=" + strings.Repeat("y", 8<<10), signature.Malformed},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := dated.Verify([][]byte{[]byte(datedKey)}, request("X-Dated", test.header), tolerance)
+			if problem(err) != test.want {
+				t.Errorf("verify: %v, want problem %d", err, test.want)
+			}
+		})
+	}
+}
+
+func TestBareHeaders(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		header string
+		want   signature.Problem
+	}{
+		"right":            {bareSum, 0},
+		"no padding":       {strings.TrimRight(bareSum, "="), signature.Malformed},
+		"spare bits":       {strings.Replace(bareSum, "w=", "x=", 1), signature.Malformed},
+		"URL alphabet":     {strings.Replace(bareSum, "/", "_", 1), signature.Malformed},
+		"line feed inside": {bareSum[:8] + "\n" + bareSum[8:], signature.Malformed},
+		"two of them":      {bareSum + "," + bareSum, signature.Malformed},
+		"too short":        {"AAAA", signature.Malformed},
+		"another":          {"A" + bareSum[1:], signature.Wrong},
+		"empty":            {"", signature.Missing},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := bare.Verify([][]byte{[]byte(bareKey)}, request("X-Bare", test.header), tolerance)
+			if problem(err) != test.want {
+				t.Errorf("verify: %v, want problem %d", err, test.want)
+			}
+		})
+	}
+}
+
+func TestAnySecretOfSeveral(t *testing.T) {
+	t.Parallel()
+	r := request("X-Dated", "t=1700000000,v1="+datedSum)
+	m, err := dated.Verify([][]byte{[]byte("a"), {}, []byte(datedKey)}, r, tolerance)
+	if err != nil || m.Secret != 2 || m.SignedAt.Unix() != signedAt {
+		t.Errorf("verify: %+v, %v; want the third secret", m, err)
+	}
+	if _, err := dated.Verify(nil, r, tolerance); problem(err) != signature.Wrong {
+		t.Errorf("verify without secrets: %v", err)
+	}
+}
+
+func TestErrorsHoldNoRightSignature(t *testing.T) {
+	t.Parallel()
+	r := request("X-Dated", "t=1700000000,v1=00")
+	_, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance)
+	if err == nil || strings.Contains(err.Error(), datedSum[:8]) || strings.Contains(err.Error(), datedKey) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestFreshness(t *testing.T) {
+	t.Parallel()
+	tests := map[time.Duration]signature.Problem{
+		-tolerance - 1: signature.Future, -tolerance: 0, 0: 0, tolerance: 0, tolerance + 1: signature.Stale,
+	}
+	for age, want := range tests {
+		r := request("X-Dated", "t=1700000000,v1="+datedSum)
+		r.ReceivedAt = time.Unix(signedAt, 0).Add(age)
+		if _, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance); problem(err) != want {
+			t.Errorf("age %s: %v, want problem %d", age, err, want)
+		}
+	}
+}
+
+// Times that no difference can hold are stale or far ahead all the same.
+func TestFarTimesAreNotFresh(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[int64]signature.Problem{0: signature.Stale, 11_000_000_000: signature.Future, 1<<40 - 1: signature.Future} {
+		at := time.Unix(seconds, 0)
+		r := request("X-Dated", dated.Sign([]byte(datedKey), []byte(body), at))
+		if _, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance); problem(err) != want {
+			t.Errorf("signed at %s: %v, want problem %d", at.UTC(), err, want)
+		}
+	}
+}
+
+// What is signed is accepted, and no change of one byte of the body is.
+func TestSignedIsAcceptedAndChangedIsNot(t *testing.T) {
+	t.Parallel()
+	for _, s := range []*signature.Scheme{&dated, &bare} {
+		rapid.Check(t, func(t *rapid.T) {
+			secret := rapid.SliceOfN(rapid.Byte(), 1, 80).Draw(t, "secret")
+			content := rapid.SliceOfN(rapid.Byte(), 1, 200).Draw(t, "body")
+			at := time.Unix(rapid.Int64Range(0, 1<<39).Draw(t, "seconds"), 0)
+			r := signature.Request{Header: http.Header{}, Body: content, ReceivedAt: at}
+			r.Header.Set(s.Header, s.Sign(secret, content, at))
+			if _, err := s.Verify([][]byte{secret}, r, 0); err != nil {
+				t.Fatalf("signed and refused: %v", err)
+			}
+			content[rapid.IntRange(0, len(content)-1).Draw(t, "at")] ^= rapid.ByteRange(1, 255).Draw(t, "flip")
+			if _, err := s.Verify([][]byte{secret}, r, 0); problem(err) != signature.Wrong {
+				t.Fatalf("changed and accepted, or refused as %v", err)
+			}
+		})
+	}
+}
+
+// No header proves anything without the secret, however it is written, and none makes a panic.
+func FuzzDatedHeader(f *testing.F) {
+	for _, seed := range []string{"t=1700000000,v1=" + datedSum, "t=,v1=", ",,,", "=", "t=1,t=2", "v1=" + datedSum, "\x00=\xff"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) { provesNothing(t, &dated, header) })
+}
+
+func FuzzBareHeader(f *testing.F) {
+	for _, seed := range []string{bareSum, "====", "A", "\xff", strings.Repeat("A", 44)} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) { provesNothing(t, &bare, header) })
+}
+
+func provesNothing(t *testing.T, s *signature.Scheme, header string) {
+	t.Helper()
+	r := signature.Request{Header: http.Header{s.Header: {header}}, Body: []byte(body), ReceivedAt: time.Unix(signedAt, 0)}
+	_, err := s.Verify([][]byte{[]byte("a secret that nobody knows")}, r, tolerance)
+	if p := problem(err); p == 0 || p == signature.Missing && header != "" {
+		t.Errorf("header %q: %v", header, err)
+	}
+	// And with the known secret only a header that holds the right signature.
+	known := map[string][]byte{"X-Dated": []byte(datedKey), "X-Bare": []byte(bareKey)}[s.Header]
+	right := map[string]string{"X-Dated": datedSum, "X-Bare": bareSum}[s.Header]
+	if _, err := s.Verify([][]byte{known}, r, tolerance); err == nil && !strings.Contains(strings.ToLower(header), strings.ToLower(right)) {
+		t.Errorf("header %q is accepted", header)
+	}
+}

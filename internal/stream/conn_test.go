@@ -1,0 +1,257 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+const patience = 30 * time.Second
+
+type testBundle struct {
+	nats     *testkit.Server
+	conn     *stream.Conn
+	limits   stream.Limits
+	registry *prometheus.Registry
+	*stream.Publisher
+}
+
+// setup connects by way of a proxy if one is given, makes the streams and a publisher that does not run yet.
+func setup(t *testing.T, maxMessages int64, proxied bool) (*testBundle, *testkit.FaultProxy) {
+	t.Helper()
+	b := &testBundle{nats: testkit.JetStream(t), limits: stream.DefaultLimits, registry: prometheus.NewRegistry()}
+	b.limits.MaxMessages, b.limits.MaxBytes = maxMessages, 64<<20
+	url := b.nats.URL
+	var proxy *testkit.FaultProxy
+	if proxied {
+		proxy = testkit.Proxy(t, url)
+		url = proxy.URL
+	}
+	log := slog.New(slog.DiscardHandler)
+	var err error
+	if b.conn, err = stream.Connect(stream.Options{URL: url, Name: t.Name(), Logger: log}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.conn.Close)
+	if err := b.conn.Ensure(t.Context(), b.limits); err != nil {
+		t.Fatal(err)
+	}
+	if b.Publisher, err = stream.NewPublisher(b.conn, b.limits, log, b.registry); err != nil {
+		t.Fatal(err)
+	}
+	return b, proxy
+}
+
+func (b *testBundle) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// result is how many publishes ended so.
+func (b *testBundle) result(t *testing.T, name string) int {
+	t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "postern_publishes_total" && m.GetLabel()[0].GetValue() == name {
+				return int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	t.Fatalf("no result %s", name)
+	return 0
+}
+
+func (b *testBundle) until(t *testing.T, name string, n int) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if got := b.result(t, name); got < n {
+			return fmt.Errorf("%d publishes %s, want %d", got, name, n)
+		}
+		return nil
+	})
+}
+
+func event(n int) stream.Event {
+	return stream.Event{Source: "s", Stored: provider.Stored{ID: int64(n), Key: fmt.Sprint(n), Type: "t", ReceivedAt: time.Unix(1, 0), Body: []byte("{}")}}
+}
+
+// A gateway publishes nothing while the lag is above a quarter of the limit, and goes on when it is worked off.
+func TestGateFollowsTheLag(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 100, false)
+	b.run(t)
+	for n := range 40 {
+		b.Offer(event(n))
+	}
+	b.until(t, "acknowledged", 40) // at the last reading of the lag there was none
+	testkit.Eventually(t, patience, func() error {
+		b.Offer(event(100))
+		if b.result(t, "withheld") == 0 {
+			return errors.New("nothing is withheld at a lag of 40 %")
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	consumed := make(chan error, 1)
+	go func() {
+		consumed <- b.conn.Consume(ctx, 10, func(m stream.Message) error { return m.Ack() }, func(err error) { t.Error(err) })
+	}()
+	// The server counts an acknowledgement a moment after it came.
+	testkit.Eventually(t, patience, func() error {
+		lag, err := b.conn.Lag(t.Context(), false)
+		if err == nil && lag.Messages > 0 {
+			err = fmt.Errorf("a lag of %d is not worked off", lag.Messages)
+		}
+		return err
+	})
+	cancel()
+	if err := <-consumed; err != nil {
+		t.Fatal(err)
+	}
+	before := b.result(t, "acknowledged")
+	testkit.Eventually(t, patience, func() error {
+		b.Offer(event(101))
+		if b.result(t, "acknowledged") == before {
+			return errors.New("nothing is published though the lag is gone")
+		}
+		return nil
+	})
+}
+
+// Offer never blocks: what does not fit is counted.
+func TestOfferNeverBlocks(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 100, false)
+	offered := make(chan struct{})
+	go func() {
+		defer close(offered)
+		for n := range stream.QueueSize + 7 {
+			b.Offer(event(n))
+		}
+	}()
+	select {
+	case <-offered:
+	case <-time.After(patience):
+		t.Fatal("Offer blocks while nobody publishes")
+	}
+	if n := b.result(t, "overflowed"); n != 7 {
+		t.Errorf("%d events overflowed, want 7", n)
+	}
+}
+
+// A server that hangs is noticed within about a second, no publish blocks longer than that, and what was withheld or failed
+// is counted. When it is back, publishing goes on.
+func TestHungServerIsNoticed(t *testing.T) {
+	t.Parallel()
+	b, proxy := setup(t, 1000, true)
+	b.PublishOnce(b.conn.JetStream(), event(0))
+	proxy.Stall()
+	began, longest := time.Now(), time.Duration(0)
+	testkit.Eventually(t, patience, func() error {
+		call := time.Now()
+		b.PublishOnce(b.conn.JetStream(), event(1))
+		longest = max(longest, time.Since(call))
+		if b.conn.Connected() {
+			return errors.New("still thought connected")
+		}
+		return nil
+	})
+	if took := time.Since(began); took > 8*time.Second || longest > 4*time.Second { // about 1 s and 0.5 s on an idle machine
+		t.Errorf("noticed after %s, longest publish %s", took, longest)
+	}
+	proxy.Restore()
+	b.run(t)
+	testkit.Eventually(t, patience, func() error {
+		b.Offer(event(2))
+		if b.result(t, "acknowledged") == 0 {
+			return errors.New("nothing is published after the server is back")
+		}
+		return nil
+	})
+}
+
+// A message that is not ours is dropped and told of, and holds up no other.
+func TestForeignMessageIsDropped(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 1000, false)
+	if _, err := b.conn.JetStream().Publish(t.Context(), "postern.events.s.t", []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if acks := b.conn.PublishEvents(t.Context(), []stream.Event{event(7)}); acks[0].Err != nil {
+		t.Fatal(acks[0].Err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var foreign error
+	var got int64
+	if err := b.conn.Consume(ctx, 10, func(m stream.Message) error {
+		got = m.ID
+		cancel()
+		return m.Ack()
+	}, func(err error) { foreign = err }); err != nil {
+		t.Fatal(err)
+	}
+	if got != 7 || foreign == nil || !strings.Contains(foreign.Error(), "Postern-Id") {
+		t.Errorf("event %d was read; of the foreign message we were told %v", got, foreign)
+	}
+	testkit.Eventually(t, patience, func() error {
+		lag, err := b.conn.Lag(t.Context(), true)
+		if err == nil && lag.Messages > 0 {
+			err = fmt.Errorf("%d messages are left", lag.Messages)
+		}
+		return err
+	})
+}
+
+// Two servers on one folder would corrupt it: the second is refused, and the folder is free again after the first.
+func TestEmbeddedLocksItsFolder(t *testing.T) {
+	t.Parallel()
+	o := stream.EmbeddedOptions{Dir: t.TempDir(), Password: "secret", MaxBytes: 64 << 20}
+	first, err := stream.StartEmbedded(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := stream.StartEmbedded(t.Context(), o); err == nil {
+		second.Stop()
+		t.Error("a second server runs on the folder of the first")
+	} else if !strings.Contains(err.Error(), "in use by another postern") {
+		t.Errorf("refused with: %v", err)
+	}
+	conn, err := stream.Connect(stream.Options{URL: first.URL(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Ensure(t.Context(), stream.Limits{MaxMessages: 10, MaxBytes: 1 << 20, Replicas: 1, AckWait: time.Second, MaxAckPending: 10}); err != nil {
+		t.Error(err)
+	}
+	conn.Close()
+	first.Stop()
+	again, err := stream.StartEmbedded(t.Context(), o)
+	if err != nil {
+		t.Fatalf("after the first has stopped: %v", err)
+	}
+	again.Stop()
+}

@@ -1,0 +1,146 @@
+// Package stream carries events and changes over NATS JetStream: the streams and the consumer as code, publishing,
+// consumption, and the server embedded in postern dev. A publish acknowledgement is no proof of durability: the log is the
+// truth, the stream only carries it.
+package stream
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Options says how to reach JetStream.
+type Options struct {
+	// URL is one or more server addresses, separated by commas.
+	URL string
+	// Credentials is a credentials file, "" for none.
+	Credentials string
+	// CA, Cert and Key are PEM files for TLS, "" for the system's.
+	CA, Cert, Key string
+	// Name is shown in the server's connection list.
+	Name   string
+	Logger *slog.Logger
+}
+
+// Conn is a connection to JetStream that reconnects for ever.
+type Conn struct {
+	nc *nats.Conn
+	js jetstream.JetStream
+	// reconnected is told of each reconnect, without blocking.
+	reconnected chan struct{}
+}
+
+// maxInFlight bounds unanswered publishes of one connection.
+const maxInFlight = 512
+
+// publishTimeout is when an unanswered publish counts as failed; what failed is the auditor's, never tried again here.
+const publishTimeout = 5 * time.Second
+
+// Connect returns at once even where no server answers yet: everything that needs one says so when it is used. The settings
+// notice a hung server within a second, and a lost one never buffers: what could not be sent has failed.
+func Connect(o Options) (*Conn, error) {
+	c := &Conn{reconnected: make(chan struct{}, 1)}
+	opts := []nats.Option{
+		nats.Name(o.Name),
+		nats.Timeout(500 * time.Millisecond), nats.PingInterval(500 * time.Millisecond), nats.MaxPingsOutstanding(1),
+		nats.FlusherTimeout(500 * time.Millisecond), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
+		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 200*time.Millisecond),
+		nats.RetryOnFailedConnect(true),
+		nats.ConnectHandler(func(nc *nats.Conn) { o.Logger.Info("stream connected", "server", nc.ConnectedAddr()); c.signal() }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { o.Logger.Info("stream reconnected", "server", nc.ConnectedAddr()); c.signal() }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // nil: closed by us
+				o.Logger.Warn("stream connection lost", "error", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { o.Logger.Warn("stream", "error", err) }),
+	}
+	if o.Credentials != "" {
+		opts = append(opts, nats.UserCredentials(o.Credentials))
+	}
+	if o.CA != "" {
+		opts = append(opts, nats.RootCAs(o.CA))
+	}
+	if o.Cert != "" {
+		opts = append(opts, nats.ClientCert(o.Cert, o.Key))
+	}
+	nc, err := nats.Connect(o.URL, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to nats %s: %w", redact(o.URL), err)
+	}
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxInFlight), jetstream.WithPublishAsyncTimeout(publishTimeout),
+		jetstream.WithDefaultTimeout(2*time.Second))
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("open jetstream: %w", err)
+	}
+	c.nc, c.js = nc, js
+	return c, nil
+}
+
+// Close ends the connection at once; what is unanswered has failed.
+func (c *Conn) Close() { c.nc.Close() }
+
+// Connected says whether a server answers now.
+func (c *Conn) Connected() bool { return c.nc.IsConnected() }
+
+// headroom is what a message may need beside its body: headers, subject, escapes.
+const headroom = 2*maxNames + 16<<10
+
+// LargestBody is how many bytes of body a message may carry on this connection: MaxBody, or what the server's max_payload leaves.
+func (c *Conn) LargestBody() int {
+	if most := c.nc.MaxPayload(); most > 0 {
+		return max(0, min(MaxBody, int(most)-headroom))
+	}
+	return MaxBody
+}
+
+// Reconnected receives a value after a (first or repeated) connect, at least one for any number of connects.
+func (c *Conn) Reconnected() <-chan struct{} { return c.reconnected }
+
+// Connects counts the connects after the first; two equal answers mean that the connection was never lost in between.
+func (c *Conn) Connects() uint64 { return c.nc.Stats().Reconnects }
+
+func (c *Conn) signal() {
+	select {
+	case c.reconnected <- struct{}{}:
+	default:
+	}
+}
+
+// redact hides user and password of server addresses.
+func redact(urls string) string {
+	parts := strings.Split(urls, ",")
+	for i, u := range parts {
+		if scheme, rest, ok := strings.Cut(u, "://"); ok {
+			if _, host, ok := strings.Cut(rest, "@"); ok {
+				parts[i] = scheme + "://" + host
+			}
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// minServer is the oldest NATS server that Postern is tried against.
+var minServer = [3]int{2, 12, 3}
+
+// CheckServer refuses a server that is too old; nil where none answers yet.
+func (c *Conn) CheckServer() error {
+	version := c.nc.ConnectedServerVersion()
+	if version == "" {
+		return nil
+	}
+	var v [3]int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {
+		return fmt.Errorf("read the version of nats-server %q: %w", version, err)
+	}
+	if slices.Compare(v[:], minServer[:]) < 0 {
+		return fmt.Errorf("nats-server %s is too old: Postern needs %d.%d.%d or newer", version, minServer[0], minServer[1], minServer[2])
+	}
+	return nil
+}

@@ -1,0 +1,150 @@
+package stream
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// MaxBody is the largest body that travels in a message; above it the message is a claim check and the consumer reads the
+// body from the log.
+const MaxBody = 256 << 10
+
+// Event is a stored event on its way through the stream.
+type Event struct {
+	provider.Stored
+	// Source is the source's name.
+	Source     string
+	ObjectType string
+	ObjectID   string
+	OccurredAt time.Time
+	// BodyInLog: body or names were too large to travel; the whole event must be read from the log.
+	BodyInLog bool
+	// Retry: the event failed before and is tried alone.
+	Retry bool
+}
+
+// Token writes s as subject tokens: split at dots, every byte outside [A-Za-z0-9_-] as =XX, an empty token as "=", and cut with
+// a hash when longer than 200 bytes.
+func Token(s string) string {
+	var b strings.Builder
+	for i, token := range strings.Split(s, ".") {
+		if i > 0 {
+			b.WriteByte('.')
+		}
+		if token == "" {
+			b.WriteByte('=')
+		}
+		for _, c := range []byte(token) {
+			if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' {
+				b.WriteByte(c)
+			} else {
+				fmt.Fprintf(&b, "=%02X", c)
+			}
+		}
+	}
+	if b.Len() <= 200 {
+		return b.String()
+	}
+	sum := sha256.Sum256([]byte(s))
+	return strings.TrimRight(b.String()[:160], ".=") + "-" + hex.EncodeToString(sum[:8])
+}
+
+// maxNames bounds what a message says in headers; above it the message is a claim check for those too.
+const maxNames = 8 << 10
+
+// message makes the NATS message of an event, whose body travels up to largest bytes. Header values are percent-encoded where
+// they are not plain ASCII.
+func (e *Event) message(largest int) *nats.Msg {
+	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
+		e = &Event{Source: e.Source, Retry: e.Retry, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
+	}
+	m := &nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: nats.Header{}, Data: e.Body}
+	set := func(name, value string) {
+		if value != "" {
+			m.Header[name] = []string{escape(value)}
+		}
+	}
+	set("Postern-Schema", "1")
+	set("Postern-Id", strconv.FormatInt(e.ID, 10))
+	set("Postern-Source", e.Source)
+	set("Postern-Event-Id", e.Key)
+	set("Postern-Type", e.Type)
+	set("Postern-Account", e.Account)
+	set("Postern-Object-Type", e.ObjectType)
+	set("Postern-Object-Id", e.ObjectID)
+	set("Postern-Api-Version", e.APIVersion)
+	set("Postern-Origin", e.Origin)
+	set("Postern-Received-At", e.ReceivedAt.UTC().Format(time.RFC3339Nano))
+	if !e.OccurredAt.IsZero() {
+		set("Postern-Occurred-At", e.OccurredAt.UTC().Format(time.RFC3339Nano))
+	}
+	if e.Index > 0 {
+		set("Postern-Index", strconv.Itoa(e.Index))
+	}
+	if e.Retry {
+		set("Postern-Retry", "1")
+	}
+	if e.BodyInLog || len(e.Body) > largest {
+		m.Data = nil
+		set("Postern-Body", "log")
+	}
+	return m
+}
+
+// parseEvent reads what message wrote; an error means that the message is not ours.
+func parseEvent(h nats.Header, body []byte) (Event, error) {
+	get := func(name string) string { return unescape(h.Get(name)) }
+	var e Event
+	var err error
+	if e.ID, err = strconv.ParseInt(get("Postern-Id"), 10, 64); err != nil {
+		return e, fmt.Errorf("message without a Postern-Id: %w", err)
+	}
+	if e.ReceivedAt, err = time.Parse(time.RFC3339Nano, get("Postern-Received-At")); err != nil {
+		return e, fmt.Errorf("message %d: Postern-Received-At: %w", e.ID, err)
+	}
+	if s := get("Postern-Occurred-At"); s != "" {
+		if e.OccurredAt, err = time.Parse(time.RFC3339Nano, s); err != nil {
+			return e, fmt.Errorf("message %d: Postern-Occurred-At: %w", e.ID, err)
+		}
+	}
+	if s := get("Postern-Index"); s != "" {
+		if e.Index, err = strconv.Atoi(s); err != nil {
+			return e, fmt.Errorf("message %d: Postern-Index: %w", e.ID, err)
+		}
+	}
+	e.Source, e.Key, e.Type, e.Account = get("Postern-Source"), get("Postern-Event-Id"), get("Postern-Type"), get("Postern-Account")
+	e.ObjectType, e.ObjectID = get("Postern-Object-Type"), get("Postern-Object-Id")
+	e.APIVersion, e.Origin = get("Postern-Api-Version"), get("Postern-Origin")
+	e.Retry = get("Postern-Retry") != ""
+	e.BodyInLog, e.Body = get("Postern-Body") == "log", body
+	return e, nil
+}
+
+// escape percent-encodes what a header line cannot carry; plain ASCII stays as it is.
+func escape(s string) string {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c >= 0x7f || c == '%' {
+			return url.PathEscape(s)
+		}
+	}
+	return s
+}
+
+func unescape(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	if t, err := url.PathUnescape(s); err == nil {
+		return t
+	}
+	return s
+}

@@ -1,0 +1,197 @@
+package testkit
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// FaultProxy is a link between a client and a server that fails on command.
+type FaultProxy struct {
+	// Addr is where clients connect, on loopback.
+	Addr string
+	// URL is the target's URL by way of the proxy, "" where the target was an address.
+	URL string
+
+	network, target string
+	listener        net.Listener
+	goroutines      sync.WaitGroup
+
+	mu      sync.Mutex
+	links   map[*link]struct{}
+	fault   fault
+	changed chan struct{} // closed when fault is replaced
+}
+
+// fault is what the proxy does to bytes; the zero value lets them pass.
+type fault struct {
+	cut, stall bool
+	delay      time.Duration
+}
+
+// Proxy starts a proxy before a target: a postgres or nats URL, host:port, or the path of a socket. It ends with the test.
+func Proxy(t testing.TB, target string) *FaultProxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listen for fault proxy: %v", err)
+	}
+	p := &FaultProxy{Addr: l.Addr().String(), listener: l, links: map[*link]struct{}{}, changed: make(chan struct{})}
+	p.aim(t, target)
+	p.goroutines.Go(p.accept)
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.Cut()
+		p.goroutines.Wait()
+	})
+	return p
+}
+
+// aim reads the target and makes the URL that leads to it through the proxy.
+func (p *FaultProxy) aim(t testing.TB, target string) {
+	t.Helper()
+	if !strings.Contains(target, "://") {
+		p.network, p.target = network(target), target
+		return
+	}
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatalf("read target of fault proxy: %v", err)
+	}
+	p.network, p.target = "tcp", u.Host
+	q := u.Query()
+	if dir := q.Get("host"); strings.HasPrefix(dir, "/") {
+		p.network, p.target = "unix", filepath.Join(dir, ".s.PGSQL.5432")
+		q.Del("host")
+		u.RawQuery = q.Encode()
+	}
+	u.Host = p.Addr
+	p.URL = u.String()
+}
+
+func network(address string) string {
+	if strings.HasPrefix(address, "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// Cut resets every connection and each new one, like a server that died.
+func (p *FaultProxy) Cut() { p.set(fault{cut: true}) }
+
+// Stall keeps connections, accepts new ones and lets no byte pass in either direction, like a server that hangs.
+func (p *FaultProxy) Stall() { p.set(fault{stall: true}) }
+
+// Delay holds every piece of data back for d, in each direction.
+func (p *FaultProxy) Delay(d time.Duration) { p.set(fault{delay: d}) }
+
+// Restore ends the fault; what was stalled goes on its way.
+func (p *FaultProxy) Restore() { p.set(fault{}) }
+
+func (p *FaultProxy) set(f fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fault = f
+	close(p.changed)
+	p.changed = make(chan struct{})
+	if f.cut {
+		for l := range p.links {
+			l.reset()
+		}
+	}
+}
+
+func (p *FaultProxy) now() (fault, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fault, p.changed
+}
+
+func (p *FaultProxy) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue
+		}
+		p.goroutines.Go(func() { p.serve(conn) })
+	}
+}
+
+func (p *FaultProxy) serve(client net.Conn) {
+	l := &link{client: client, gone: make(chan struct{})}
+	if !p.add(l) {
+		l.reset()
+		return
+	}
+	defer p.remove(l)
+	server, err := net.Dial(p.network, p.target)
+	if err != nil || !l.attach(server) {
+		l.reset()
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { p.pass(l, server, client) })
+	both.Go(func() { p.pass(l, client, server) })
+	both.Wait()
+}
+
+func (p *FaultProxy) add(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.links[l] = struct{}{}
+	return !p.fault.cut
+}
+
+func (p *FaultProxy) remove(l *link) {
+	l.reset()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+// pass copies one direction until an end closes, then resets the link: half-open connections are no fault of ours.
+func (p *FaultProxy) pass(l *link, to io.Writer, from io.Reader) {
+	defer l.reset()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 && !p.hold(l) {
+			return
+		}
+		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// hold waits for as long as the fault demands; false: the link is gone.
+func (p *FaultProxy) hold(l *link) bool {
+	for {
+		f, changed := p.now()
+		var ready <-chan time.Time
+		if !f.stall {
+			if f.delay == 0 {
+				return true
+			}
+			timer := time.NewTimer(f.delay)
+			defer timer.Stop()
+			ready = timer.C
+		}
+		select {
+		case <-ready:
+			return true
+		case <-changed:
+		case <-l.gone:
+			return false
+		}
+	}
+}

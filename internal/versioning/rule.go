@@ -1,0 +1,167 @@
+package versioning
+
+import (
+	"fmt"
+	"math"
+)
+
+// NewRow is the row of an object that nothing is known of yet.
+func NewRow() Row {
+	return Row{Version: NoVersion, State: NullState(false), Lo: math.MinInt64, Hi: math.MinInt64}
+}
+
+// Apply decides one input against a row and changes the row accordingly. It is pure: no clock, no store. Whatever the
+// order, doubling and batching of a set of inputs, the row ends with the same version, set, windows, state, deletion and
+// ambiguity; LookAfter may depend on the order, since the row does not remember what has cleared it.
+//
+// A row that was read from a store has the JSON of its state only in State; Apply gives it to the members that share it.
+func Apply(row *Row, in Input) Decision {
+	row.shareJSON()
+	if in.Partial != "" {
+		return applyPartial(row, in)
+	}
+	if row.Version.Final && in.Look && !in.State.Deleted {
+		return row.decide(Dead, "found alive at the provider after a final delete; a person must look")
+	}
+	c := in.Version.Compare(row.Version)
+	old := before{state: row.State, version: row.Version, ambiguous: row.Ambiguous, hi: row.Hi}
+	doubt := row.doubts(in, c)
+	if c >= 0 {
+		row.take(in, c)
+	}
+	row.oweLook(in, c, doubt, max(old.hi, in.Hi))
+	return row.outcome(in, c, doubt, old)
+}
+
+// before is what an outcome must know of the row as it was.
+type before struct {
+	state     State
+	version   Version
+	ambiguous bool
+	hi        int64
+}
+
+// shareJSON gives the JSON of the row's state to the members of the same exact state that were stored without it.
+func (row *Row) shareJSON() {
+	for i := range row.Set {
+		m := &row.Set[i].State
+		if m.JSON == nil && m.Exact == row.State.Exact {
+			m.JSON, m.Repaired = row.State.JSON, row.State.Repaired
+		}
+	}
+}
+
+// applyPartial keeps an input that carries no whole state as a reason to look, unless a look has seen past it.
+func applyPartial(row *Row, in Input) Decision {
+	if row.Version.Final {
+		return row.decide(Stale, "partial, and older than the final delete ("+row.Version.String()+")")
+	}
+	if row.Version.Seen > 0 && in.Hi < row.Version.Seen {
+		return row.decide(Stale, "partial, and a look that began later has been applied ("+row.Version.String()+")")
+	}
+	row.raiseLook(in.Hi)
+	return row.decide(Ambiguous, "partial: "+in.Partial+"; a look at the provider is owed")
+}
+
+// doubts tells whether a look and an event differ in state while their windows do not confirm the order of their versions.
+func (row *Row) doubts(in Input, c int) bool {
+	switch {
+	case in.State.Hash == row.State.Hash || !in.Look && !row.hasLook():
+		return false
+	case row.Version.Final || in.Version.Final:
+		return false
+	case in.Own && in.Version.At != row.Version.At:
+		return false
+	}
+	return c < 0 && in.Hi >= row.Lo || c > 0 && row.Hi >= in.Lo
+}
+
+func (row *Row) hasLook() bool {
+	for _, m := range row.Set {
+		if m.Look {
+			return true
+		}
+	}
+	return false
+}
+
+// take makes a greater version the row's, or joins an equal one, and settles the set.
+func (row *Row) take(in Input, c int) {
+	if c > 0 {
+		row.Version, row.Set, row.Overflow = in.Version, nil, false
+	}
+	row.join(Member{Before: in.Before, State: in.State, Lo: in.Lo, Hi: in.Hi, Look: in.Look})
+	row.State, row.Ambiguous = settle(row.Set)
+	row.Ambiguous = row.Ambiguous || row.Overflow
+	row.Lo, row.Hi = hull(row.Set)
+}
+
+// oweLook moves LookAfter: raised to end by doubt, cleared by an observation that begins after it and leaves none.
+func (row *Row) oweLook(in Input, c int, doubt bool, end int64) {
+	switch {
+	case row.Version.Final:
+		row.LookAfter = 0
+	case doubt || c >= 0 && row.Ambiguous:
+		row.raiseLook(end)
+	case c >= 0 && in.Lo > row.LookAfter:
+		row.LookAfter = 0
+	}
+}
+
+// raiseLook owes a look that begins after at. Since 0 means that none is owed, an earlier time (a small integer version)
+// counts as 1.
+func (row *Row) raiseLook(at int64) {
+	row.LookAfter = max(row.LookAfter, at, 1)
+}
+
+// outcome puts what happened into a status and words.
+func (row *Row) outcome(in Input, c int, doubt bool, old before) Decision {
+	switch {
+	case c >= 0 && row.Ambiguous:
+		return row.decide(Ambiguous, row.tieReason())
+	case doubt:
+		return row.decide(Ambiguous, "a look and an event differ and nothing proves which came later; the version decides ("+
+			row.Version.String()+") and a look is owed")
+	case c < 0:
+		return row.decide(Stale, "older than the stored version ("+row.Version.String()+")")
+	case old.state.Exact == row.State.Exact && (c > 0 || !old.ambiguous):
+		return row.decide(Unchanged, unchangedReason(c, old))
+	}
+	return row.decide(Applied, appliedReason(in, c, old))
+}
+
+func (row *Row) decide(status Status, reason string) Decision {
+	return Decision{Status: status, Reason: reason, DecidedBy: row.Version}
+}
+
+func (row *Row) tieReason() string {
+	if row.Overflow {
+		return fmt.Sprintf("more than %d different contents of one version; a look is owed", maxSet)
+	}
+	states := map[Hash]bool{}
+	for _, m := range row.Set {
+		states[m.State.Hash] = true
+	}
+	return fmt.Sprintf("the order of %d different states of one version is not known; a look is owed", len(states))
+}
+
+func unchangedReason(c int, old before) string {
+	if c > 0 {
+		return "newer than the stored version (" + old.version.String() + ") and of the same content"
+	}
+	return "of the stored version, and its content does not change the stored state"
+}
+
+func appliedReason(in Input, c int, old before) string {
+	switch {
+	case c > 0 && old.version == NoVersion:
+		return "the first whole state of this object"
+	case c > 0 && in.Look:
+		return "a look at the provider, newer than the stored version (" + old.version.String() + ")"
+	case c > 0:
+		return "newer than the stored version (" + old.version.String() + ")"
+	case old.ambiguous:
+		return "of the stored version, and settles the order of its states"
+	}
+	return "of the stored version, and the change-sets of its events put this state last"
+}

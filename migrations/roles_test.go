@@ -1,0 +1,135 @@
+package migrations_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+const denied = "42501"
+
+// event fills every column of an event; $1 is its id.
+const event = `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at, origin,
+  api_version, headers, verification, fingerprint, delivery_id, delivery_index, body)
+  VALUES ($1, 1, 'evt_1', 'invoice.paid', '', 'invoice', 'in_1', now(), 'webhook', '', '{}', '{}', '\x01', $1, 0, '\x7b7d')`
+
+// withEvent is a database whose log has one event, written by the gateway's role; the event's id.
+func withEvent(t *testing.T) (*testkit.DB, int64) {
+	t.Helper()
+	db := testkit.Database(t)
+	gateway := db.Role(t, "gateway")
+	ms := time.Now().UnixMilli()
+	id := ms << 20
+	if _, err := gateway.Exec(t.Context(), "SELECT ensure_partitions($1, $1)", ms); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gateway.Exec(t.Context(), "INSERT INTO sources (name, provider) VALUES ('stripe', 'stripe')"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gateway.Exec(t.Context(), event, id); err != nil {
+		t.Fatal(err)
+	}
+	return db, id
+}
+
+func refused(t *testing.T, pool *pgxpool.Pool, who, statement string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), statement, args...); postgres.Code(err) != denied {
+		t.Errorf("%s: %s: got %v, want it refused with %s", who, statement, err, denied)
+	}
+}
+
+func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
+	t.Parallel()
+	db, _ := withEvent(t)
+	for role, statements := range map[string][]string{
+		"gateway": {
+			"UPDATE events SET body = null", "DELETE FROM events", "TRUNCATE events",
+			"UPDATE event_keys SET id = 1", "DELETE FROM event_keys",
+			"UPDATE sources SET name = 'x'", "INSERT INTO objects SELECT * FROM objects", "SELECT * FROM outbox",
+			"DROP TABLE events", "ALTER TABLE events DISABLE TRIGGER ALL", "CREATE TABLE mine (a int)",
+		},
+		"processor": {
+			"INSERT INTO events SELECT * FROM events", "UPDATE events SET body = null", "DELETE FROM events", "TRUNCATE events",
+			"INSERT INTO event_keys SELECT * FROM event_keys", "DELETE FROM objects", "DELETE FROM outcomes", "TRUNCATE outcomes",
+			"SELECT * FROM rejections", "CREATE TABLE mine (a int)",
+		},
+		"operator": {
+			"INSERT INTO events SELECT * FROM events", "UPDATE objects SET deleted = true", "DELETE FROM outcomes",
+			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)",
+		},
+		"reader": {
+			"SELECT * FROM postern.events", "SELECT * FROM postern.objects", "UPDATE postern.objects SET deleted = true",
+			"DELETE FROM postern.events", "INSERT INTO postern.outcomes SELECT * FROM mirror.outcomes", "CREATE TABLE mirror.mine (a int)",
+		},
+	} {
+		pool := db.Role(t, role)
+		for _, s := range statements {
+			refused(t, pool, role, s)
+		}
+	}
+}
+
+func TestRolesMayDoTheirWork(t *testing.T) {
+	t.Parallel()
+	db, id := withEvent(t)
+	for role, statements := range map[string][]string{
+		"gateway": {
+			"INSERT INTO sources (name, provider) VALUES ('s', 'stripe')", "SELECT nextval('event_sequence')",
+			"UPDATE log_floor SET ms = ms", "SELECT * FROM schema_migrations", "DELETE FROM rejections",
+		},
+		"processor": {"SELECT * FROM events", "UPDATE objects SET revision = revision", "DELETE FROM outbox", "SELECT * FROM schema_migrations"},
+		"operator":  {"SELECT * FROM events", "SELECT * FROM rejections", "SELECT * FROM mirror.events"},
+		"reader":    {"SELECT * FROM mirror.objects", "SELECT * FROM mirror.events", "SELECT * FROM mirror.outcomes"},
+	} {
+		pool := db.Role(t, role)
+		for _, s := range statements {
+			if _, err := pool.Exec(t.Context(), s); err != nil {
+				t.Errorf("%s: %s: %v", role, s, err)
+			}
+		}
+	}
+	var json string
+	const seen = "SELECT body_json FROM mirror.events WHERE id = $1"
+	if err := db.Role(t, "reader").QueryRow(t.Context(), seen, id).Scan(&json); err != nil || json != "{}" {
+		t.Errorf("reader sees body %q, %v; want {}", json, err)
+	}
+}
+
+// The owner's rights are not limited by grants: triggers are what stops it, on partitions by name too, and on one made later.
+func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
+	t.Parallel()
+	db, id := withEvent(t)
+	owner := db.Role(t, "maintenance")
+	var partition string
+	if err := owner.QueryRow(t.Context(), "SELECT tableoid::regclass::text FROM events WHERE id = $1", id).Scan(&partition); err != nil {
+		t.Fatal(err)
+	}
+	for who, pool := range map[string]*pgxpool.Pool{"maintenance": owner, "superuser": db.Pool} {
+		for _, table := range []string{"events", partition} {
+			refused(t, pool, who, "UPDATE "+table+" SET body = null")
+			refused(t, pool, who, "DELETE FROM "+table)
+			refused(t, pool, who, "TRUNCATE "+table)
+		}
+	}
+	var kept int
+	if err := owner.QueryRow(t.Context(), "SELECT count(*) FROM events").Scan(&kept); err != nil || kept != 1 {
+		t.Errorf("the log has %d events, %v; want 1", kept, err)
+	}
+}
+
+func TestDaemonsOwnNothing(t *testing.T) {
+	t.Parallel()
+	db, _ := withEvent(t)
+	const foreign = `SELECT count(*) FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
+	  WHERE c.relnamespace IN ('postern'::regnamespace, 'mirror'::regnamespace) AND c.relkind IN ('r', 'p', 'v', 'S')
+	    AND r.rolname <> 'postern_maintenance' AND c.relname NOT LIKE 'schema_migrations%'`
+	var n int
+	if err := db.Pool.QueryRow(t.Context(), foreign).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d relations belong to someone else than postern_maintenance, %v; want none", n, err)
+	}
+}
