@@ -49,8 +49,11 @@ type Source struct {
 	Key string
 	// Secrets verify; any of them may match.
 	Secrets []Secret
-	// Tolerance is how far a signed time may lie from the time of receipt, both ways.
+	// Tolerance is how far a signed time may lie from the time of receipt, both ways; 0: the provider's default.
 	Tolerance time.Duration
+	// URL is the address that the provider was given, for schemes that sign it ("https://hooks.example/webhooks/twilio"). What a
+	// proxy shows is never used. Without a query of its own it takes the delivery's.
+	URL string
 }
 
 // Secret is one of a source's signing secrets. Its name is stored with what it verified; its value is never printed.
@@ -65,11 +68,42 @@ func (s Secret) String() string { return "secret " + s.Name }
 // GoString hides it from %#v too.
 func (s Secret) GoString() string { return s.String() }
 
-// Delivery is one POST as it arrived.
+// Delivery is one request as it arrived.
 type Delivery struct {
+	// Method is the request's; empty: POST.
+	Method string
+	// Query is the request's raw query, without the question mark.
+	Query      string
 	Header     http.Header
 	Body       []byte
 	ReceivedAt time.Time
+}
+
+// Reply is an answer of the provider's own kind in place of the receipt. The zero Status is 200.
+type Reply struct {
+	Status      int
+	ContentType string
+	Header      http.Header
+	Body        []byte
+}
+
+// Challenger is a provider that asks, by a request that is no delivery (GET or HEAD, signed by nobody), whether an address is
+// ours. Challenge gives the answer; nil where the request is none of its challenges, which is answered 405. It must not become
+// a signing oracle: no MAC over text that the caller chose freely, under a key that signs deliveries.
+type Challenger interface {
+	Challenge(src *Source, d *Delivery) *Reply
+}
+
+// Greeter is a provider that sends signed requests which are no events: the verification of an address, a ping that wants an
+// answer of its own. Greet is asked after Verify, so nobody but the provider can make it compute anything. A nil Reply says
+// that the delivery is an ordinary one; otherwise nothing is stored.
+type Greeter interface {
+	Greet(src *Source, d *Delivery) *Reply
+}
+
+// Acknowledger is a provider whose sender wants an answer other than the receipt, for a delivery that is stored.
+type Acknowledger interface {
+	Acknowledge(src *Source, d *Delivery) *Reply
 }
 
 // Verification is what proved a delivery; kept with the event.
