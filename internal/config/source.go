@@ -10,10 +10,11 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/signature"
 )
 
 // demoMark ends every demo secret's value: documented and worthless, taken by `postern dev` only. No provider makes such a value.
-const demoMark = "_for_postern_dev"
+const demoMark = signature.DemoMark
 
 // maxSecret is the most bytes a secret may have; a larger file is surely the wrong one.
 const maxSecret = 4096

@@ -1,7 +1,10 @@
 package provider
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -10,25 +13,52 @@ import (
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// DefaultTolerance is how far a signed time may lie from the time of receipt where a source sets none.
-const DefaultTolerance = 300 * time.Second
+// DefaultTolerance is how far a signed time may lie from the time of receipt where neither source nor scheme says.
+const DefaultTolerance = signature.DefaultTolerance
 
-// Prove verifies a delivery by a signature scheme under a source's secrets. The error is a *Rejection.
-func Prove(s *signature.Scheme, src *Source, d *Delivery) (Verification, error) {
+// Prove verifies a delivery by the first of a provider's signature schemes that it carries a signature of. Where it carries none,
+// the first scheme says what is missing. The error is a *Rejection.
+func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification, error) {
 	secrets := make([][]byte, len(src.Secrets))
 	for i, secret := range src.Secrets {
 		secrets[i] = secret.Value
 	}
-	tolerance := src.Tolerance
-	if tolerance == 0 {
-		tolerance = DefaultTolerance
+	r := Request(src, d)
+	s := schemes[0]
+	if i := slices.IndexFunc(schemes, func(s *signature.Scheme) bool { return s.Present(r) }); i > 0 {
+		s = schemes[i]
 	}
-	r := signature.Request{Header: d.Header, Body: d.Body, ReceivedAt: d.ReceivedAt}
-	m, err := s.Verify(secrets, r, tolerance)
+	m, err := s.Verify(secrets, r, src.Tolerance)
 	if err != nil {
 		return Verification{}, rejection(err)
 	}
 	return Verification{Scheme: s.Name, Secret: src.Secrets[m.Secret].Name, SignedAt: m.SignedAt}, nil
+}
+
+// Request is what a signature scheme reads of a delivery to a source. The URL is the configured one, with the delivery's query
+// where it has none of its own.
+func Request(src *Source, d *Delivery) signature.Request {
+	url := src.URL
+	if url != "" && d.Query != "" && !strings.Contains(url, "?") {
+		url += "?" + d.Query
+	}
+	return signature.Request{Method: d.Method, URL: url, Header: d.Header, Body: d.Body, ReceivedAt: d.ReceivedAt}
+}
+
+// Seal signs a delivery as the provider would, with the source's first secret.
+func Seal(src *Source, d *Delivery, s *signature.Scheme, at time.Time) error {
+	if len(src.Secrets) == 0 {
+		return errors.New("no secret to sign with")
+	}
+	r := Request(src, d)
+	if err := s.Sign(src.Secrets[0].Value, &r, at); err != nil {
+		return fmt.Errorf("sign as %s: %w", s.Name, err)
+	}
+	d.Header, d.Body = r.Header, r.Body
+	if _, query, ok := strings.Cut(r.URL, "?"); ok && !strings.Contains(src.URL, "?") {
+		d.Query = query
+	}
+	return nil
 }
 
 // rejection says in this package's words why a signature proves nothing.
@@ -58,14 +88,23 @@ func ValidName(s string) bool {
 	return s != "" && len(s) <= MaxName && utf8.ValidString(s) && !strings.ContainsFunc(s, odd)
 }
 
-// CheckSecrets tells what is wrong with a source's secrets; nil if they can be used.
-func CheckSecrets(src *Source) error {
+// CheckSecrets tells what is wrong with a source's secrets; nil if each can be used with one of the schemes.
+func CheckSecrets(src *Source, schemes ...*signature.Scheme) error {
 	if len(src.Secrets) == 0 {
 		return errors.New("secrets: none given; name at least one")
 	}
-	for _, s := range src.Secrets {
-		if len(s.Value) == 0 {
-			return errors.New("secrets: " + s.Name + " is empty; an empty secret would let anyone sign")
+	for _, secret := range src.Secrets {
+		var bad error
+		for _, s := range schemes {
+			err := s.CheckSecret(secret.Value)
+			if err == nil {
+				bad = nil
+				break
+			}
+			bad = cmp.Or(bad, err)
+		}
+		if bad != nil {
+			return fmt.Errorf("secrets: %s cannot be used: %w", secret.Name, bad)
 		}
 	}
 	return nil

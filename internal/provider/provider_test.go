@@ -1,7 +1,6 @@
 package provider_test
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,14 +16,18 @@ import (
 )
 
 var scheme = signature.Scheme{
-	Name: "test", Digest: sha256.New, Header: "X-Test", Pairs: &signature.Pairs{Signature: "v1", Timestamp: "t"},
-	Message: []signature.Part{signature.Timestamp(), signature.Body()},
+	Name: "test", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Test")}, Separator: ",", Assign: "=", Item: "v1"},
+	Timestamp: &signature.Clock{From: signature.MustRef("item:t")}, Message: signature.MustTemplate("{timestamp}{body}"),
 }
 
 func TestProve(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_700_000_000, 0).UTC()
-	right := scheme.Sign([]byte("key"), []byte("body"), at)
+	signed := signature.Request{Body: []byte("body")}
+	if err := scheme.Sign([]byte("key"), &signed, at); err != nil {
+		t.Fatal(err)
+	}
+	right := signed.Header.Get("X-Test")
 	tests := map[string]struct {
 		header string
 		age    time.Duration
@@ -43,7 +46,7 @@ func TestProve(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := &provider.Delivery{Header: http.Header{"X-Test": {test.header}}, Body: []byte("body"), ReceivedAt: at.Add(test.age)}
-			v, err := provider.Prove(&scheme, src, d)
+			v, err := provider.Prove(src, d, &scheme)
 			if test.want == "" {
 				if want := (provider.Verification{Scheme: "test", Secret: "new", SignedAt: at}); err != nil || v != want {
 					t.Errorf("prove: %+v, %v", v, err)

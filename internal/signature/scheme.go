@@ -1,127 +1,177 @@
-// Package signature proves that a delivery was made by someone who holds a secret. A scheme is data: which digest, where
-// the signature sits and how it is written, which bytes it covers, and how old it may be. The package knows no provider.
+// Package signature proves that a delivery was made by someone who holds a secret. A scheme is data: which method and digest,
+// how the key is made of the secret, where the signature sits and how it is written, which bytes it covers, and how old it may
+// be. The package knows no provider.
 package signature
 
 import (
-	"crypto/hmac"
+	"crypto/sha1" //nolint:gosec // some senders sign with it; HMAC-SHA1 is not broken by its collisions
+	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"hash"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// Scheme says how a sender signs: an HMAC over Message, written into Header.
+// Scheme says how a sender signs.
 type Scheme struct {
 	// Name is stored with what the scheme verified, e.g. "stripe-v1".
 	Name string
-	// Digest makes the hash under the HMAC.
-	Digest func() hash.Hash
-	// Encoding is how the bytes of a signature are written.
+	// Method is how key and message make a signature; the zero value is HMAC.
+	Method Method
+	// Digest is the hash under the HMAC, or that is signed; the zero value is SHA256.
+	Digest Digest
+	// Key is how the key is made of the secret's text.
+	Key Key
+	// Signature is where the signatures sit and how they are written.
+	Signature Layout
+	// Encoding is how the bytes of one signature are written.
 	Encoding Encoding
-	// Header carries the signature.
-	Header string
-	// Pairs is set where the header is a list of key=value items; nil where it is one bare signature.
-	Pairs *Pairs
-	// Message is what is signed, part after part.
-	Message []Part
+	// Timestamp is the signed time; nil where the scheme signs none.
+	Timestamp *Clock
+	// Message is what is signed. A Token scheme has none.
+	Message Template
+	// Body is a digest of the body that the signed message carries in place of the body; nil where the body is signed itself.
+	Body *BodyDigest
 }
 
-// Pairs names the items of a header like "t=1700000000,v1=5257a8...": comma-separated, the signature's key repeatable.
-// Items under other keys are no proof and are passed over, so that nobody can talk a receiver down to a weaker scheme.
-type Pairs struct {
-	// Signature is the key of the signatures.
-	Signature string
-	// Timestamp is the key of the signed time in Unix seconds; it occurs once.
-	Timestamp string
+// Method is how a signature is made.
+type Method int
+
+// The methods.
+const (
+	// HMAC of the message under the key.
+	HMAC Method = iota
+	// Hash of a message that holds the secret itself, {secret}.
+	Hash
+	// Ed25519, ECDSA (ASN.1) and RSA (PKCS #1 v1.5) verify with a public key, which is the secret's text.
+	Ed25519
+	ECDSA
+	RSA
+	// Token is no signature: the sender shows the secret. It proves the sender and nothing of the body.
+	Token
+)
+
+// Digest is a hash function.
+type Digest int
+
+// The digests.
+const (
+	SHA256 Digest = iota
+	SHA1
+	SHA512
+)
+
+func (d Digest) new() hash.Hash {
+	switch d {
+	case SHA1:
+		return sha1.New() //nolint:gosec // see the import
+	case SHA512:
+		return sha512.New()
+	}
+	return sha256.New()
+}
+
+// Layout is where signatures sit and how they are written there.
+type Layout struct {
+	// In are the places, most often one header. Any that is there counts; one must be. A header's name that ends in # stands
+	// for those that end in 1, 2, 3 and so on instead.
+	In []Ref
+	// Prefix is what each signature begins with ("sha256="). It is not optional: what lacks it is no signature.
+	Prefix string
+	// Group separates groups of items, each with a time of its own; empty: there is one group.
+	Group string
+	// Separator separates items; empty: there is one item, the signature.
+	Separator string
+	// Assign separates an item's key from its value; empty: items have no keys and are known by their place.
+	Assign string
+	// Item is the key of the signatures where items have keys. Items under other keys are no proof and are passed over, so that
+	// nobody can talk a receiver down to a weaker scheme.
+	Item string
+	// Skip is how many items come before the signatures where items have no keys.
+	Skip int
+}
+
+// Clock is where a signed time is found and how it is read.
+type Clock struct {
+	// From is the place. What is found there must be covered by the signature: by the message, or as a part of the body.
+	From Ref
+	Unit Unit
+	// Tolerance is how far the time may lie from the time of receipt, both ways, where the source says nothing; 0: DefaultTolerance.
+	Tolerance time.Duration
+	// Unchecked: the time is signed, but its age is not judged.
+	Unchecked bool
+}
+
+// DefaultTolerance is how far a signed time may lie from the time of receipt.
+const DefaultTolerance = 300 * time.Second
+
+// BodyDigest is a digest of the body that stands in the request and is signed there.
+type BodyDigest struct {
+	// From is where it stands, e.g. a parameter of the signed URL.
+	From     Ref
+	Digest   Digest
+	Encoding Encoding
 }
 
 // Encoding is how bytes are written as text.
 type Encoding int
 
-// The encodings of a signature.
+// The encodings.
 const (
 	// Hex is written in lower case and read in either.
 	Hex Encoding = iota
 	// Base64 is the standard alphabet with padding; other spellings of the same bytes are refused.
 	Base64
+	// Base64URL is the alphabet of URLs, with or without padding.
+	Base64URL
+	// Plain is the bytes themselves; for tokens.
+	Plain
 )
 
-var strictBase64 = base64.StdEncoding.Strict()
+var (
+	strictBase64    = base64.StdEncoding.Strict()
+	strictBase64URL = base64.RawURLEncoding.Strict()
+)
 
 func (e Encoding) encode(b []byte) string {
-	if e == Base64 {
+	switch e {
+	case Base64:
 		return strictBase64.EncodeToString(b)
+	case Base64URL:
+		return strictBase64URL.EncodeToString(b)
+	case Plain:
+		return string(b)
 	}
 	return hex.EncodeToString(b)
 }
 
 func (e Encoding) decode(s string) ([]byte, error) {
-	if e == Base64 {
-		// The decoder passes over line breaks, even when it is strict.
-		if strings.ContainsAny(s, "\r\n") {
-			return nil, errors.New("line break in base64")
-		}
+	// The base64 decoders pass over line breaks, even when they are strict.
+	if (e == Base64 || e == Base64URL) && strings.ContainsAny(s, "\r\n") {
+		return nil, errors.New("line break in base64")
+	}
+	switch e {
+	case Base64:
 		return strictBase64.DecodeString(s)
+	case Base64URL:
+		return strictBase64URL.DecodeString(strings.TrimRight(s, "="))
+	case Plain:
+		return []byte(s), nil
 	}
 	return hex.DecodeString(s)
 }
 
-// Part is one piece of the signed message: a literal text, or one of Timestamp and Body.
-type Part struct {
-	kind    partKind
-	literal string
-}
-
-type partKind int
-
-const (
-	literalPart partKind = iota
-	timestampPart
-	bodyPart
-)
-
-// Timestamp is the signed time, in the sender's own spelling.
-func Timestamp() Part { return Part{kind: timestampPart} }
-
-// Body is the request's body, byte for byte.
-func Body() Part { return Part{kind: bodyPart} }
-
-// Literal is a fixed text.
-func Literal(text string) Part { return Part{literal: text} }
-
 // Request is what a scheme reads of a delivery.
 type Request struct {
+	// Method is the request's; empty: POST.
+	Method string
+	// URL is the whole public address with its query, as the sender was given it; empty where it is not known.
+	URL        string
 	Header     http.Header
 	Body       []byte
 	ReceivedAt time.Time
-}
-
-// sum is the HMAC of the message under one secret.
-func (s *Scheme) sum(secret []byte, timestamp string, body []byte, dst []byte) []byte {
-	mac := hmac.New(s.Digest, secret)
-	for _, p := range s.Message {
-		switch p.kind {
-		case timestampPart:
-			mac.Write([]byte(timestamp))
-		case bodyPart:
-			mac.Write(body)
-		default:
-			mac.Write([]byte(p.literal))
-		}
-	}
-	return mac.Sum(dst)
-}
-
-// Sign makes the value of the scheme's header for a body, as the sender would at the given time.
-func (s *Scheme) Sign(secret, body []byte, at time.Time) string {
-	timestamp := strconv.FormatInt(at.Unix(), 10)
-	text := s.Encoding.encode(s.sum(secret, timestamp, body, nil))
-	if s.Pairs == nil {
-		return text
-	}
-	return s.Pairs.Timestamp + "=" + timestamp + "," + s.Pairs.Signature + "=" + text
 }

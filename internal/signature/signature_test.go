@@ -1,7 +1,6 @@
 package signature_test
 
 import (
-	"crypto/sha256"
 	"errors"
 	"net/http"
 	"strings"
@@ -15,12 +14,12 @@ import (
 
 var (
 	dated = signature.Scheme{
-		Name: "dated", Digest: sha256.New, Encoding: signature.Hex, Header: "X-Dated",
-		Pairs:   &signature.Pairs{Signature: "v1", Timestamp: "t"},
-		Message: []signature.Part{signature.Timestamp(), signature.Literal("."), signature.Body()},
+		Name: "dated", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Dated")}, Separator: ",", Assign: "=", Item: "v1"},
+		Timestamp: &signature.Clock{From: signature.MustRef("item:t")}, Message: signature.MustTemplate("{timestamp}.{body}"),
 	}
 	bare = signature.Scheme{
-		Name: "bare", Digest: sha256.New, Encoding: signature.Base64, Header: "X-Bare", Message: []signature.Part{signature.Body()},
+		Name: "bare", Encoding: signature.Base64, Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Bare")}},
+		Message: signature.MustTemplate("{body}"),
 	}
 )
 
@@ -39,6 +38,16 @@ func request(header, value string) signature.Request {
 	return signature.Request{Header: http.Header{header: {value}}, Body: []byte(body), ReceivedAt: time.Unix(signedAt, 0)}
 }
 
+// sign is the value of a scheme's header for a body.
+func sign(t *testing.T, s *signature.Scheme, key, body string, at time.Time) string {
+	t.Helper()
+	r := signature.Request{Body: []byte(body)}
+	if err := s.Sign([]byte(key), &r, at); err != nil {
+		t.Fatal(err)
+	}
+	return r.Header.Get(s.Signature.In[0].Name)
+}
+
 func problem(err error) signature.Problem {
 	var e *signature.Error
 	if errors.As(err, &e) {
@@ -49,10 +58,10 @@ func problem(err error) signature.Problem {
 
 func TestKnownVectors(t *testing.T) {
 	t.Parallel()
-	if got, want := dated.Sign([]byte(datedKey), []byte(body), time.Unix(signedAt, 0)), "t=1700000000,v1="+datedSum; got != want {
+	if got, want := sign(t, &dated, datedKey, body, time.Unix(signedAt, 0)), "t=1700000000,v1="+datedSum; got != want {
 		t.Errorf("dated: %s, want %s", got, want)
 	}
-	if got := bare.Sign([]byte(bareKey), []byte(body), time.Unix(signedAt, 0)); got != bareSum {
+	if got := sign(t, &bare, bareKey, body, time.Unix(signedAt, 0)); got != bareSum {
 		t.Errorf("bare: %s, want %s", got, bareSum)
 	}
 }
@@ -168,7 +177,7 @@ func TestFarTimesAreNotFresh(t *testing.T) {
 	t.Parallel()
 	for seconds, want := range map[int64]signature.Problem{0: signature.Stale, 11_000_000_000: signature.Future, 1<<40 - 1: signature.Future} {
 		at := time.Unix(seconds, 0)
-		r := request("X-Dated", dated.Sign([]byte(datedKey), []byte(body), at))
+		r := request("X-Dated", sign(t, &dated, datedKey, body, at))
 		if _, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance); problem(err) != want {
 			t.Errorf("signed at %s: %v, want problem %d", at.UTC(), err, want)
 		}
@@ -184,7 +193,9 @@ func TestSignedIsAcceptedAndChangedIsNot(t *testing.T) {
 			content := rapid.SliceOfN(rapid.Byte(), 1, 200).Draw(t, "body")
 			at := time.Unix(rapid.Int64Range(0, 1<<39).Draw(t, "seconds"), 0)
 			r := signature.Request{Header: http.Header{}, Body: content, ReceivedAt: at}
-			r.Header.Set(s.Header, s.Sign(secret, content, at))
+			if err := s.Sign(secret, &r, at); err != nil {
+				t.Fatal(err)
+			}
 			if _, err := s.Verify([][]byte{secret}, r, 0); err != nil {
 				t.Fatalf("signed and refused: %v", err)
 			}
@@ -213,14 +224,15 @@ func FuzzBareHeader(f *testing.F) {
 
 func provesNothing(t *testing.T, s *signature.Scheme, header string) {
 	t.Helper()
-	r := signature.Request{Header: http.Header{s.Header: {header}}, Body: []byte(body), ReceivedAt: time.Unix(signedAt, 0)}
+	name := s.Signature.In[0].Name
+	r := signature.Request{Header: http.Header{name: {header}}, Body: []byte(body), ReceivedAt: time.Unix(signedAt, 0)}
 	_, err := s.Verify([][]byte{[]byte("a secret that nobody knows")}, r, tolerance)
 	if p := problem(err); p == 0 || p == signature.Missing && header != "" {
 		t.Errorf("header %q: %v", header, err)
 	}
 	// And with the known secret only a header that holds the right signature.
-	known := map[string][]byte{"X-Dated": []byte(datedKey), "X-Bare": []byte(bareKey)}[s.Header]
-	right := map[string]string{"X-Dated": datedSum, "X-Bare": bareSum}[s.Header]
+	known := map[string][]byte{"X-Dated": []byte(datedKey), "X-Bare": []byte(bareKey)}[name]
+	right := map[string]string{"X-Dated": datedSum, "X-Bare": bareSum}[name]
 	if _, err := s.Verify([][]byte{known}, r, tolerance); err == nil && !strings.Contains(strings.ToLower(header), strings.ToLower(right)) {
 		t.Errorf("header %q is accepted", header)
 	}

@@ -87,7 +87,7 @@ func must(err error) {
 // Sign makes a delivery as Shopify would send it, under the source's first secret: in the Events family for a type like
 // "Product/update", else as a webhook.
 func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
-	if err := provider.CheckSecrets(src); err != nil {
+	if err := provider.CheckSecrets(src, &classic.scheme); err != nil {
 		return nil, err
 	}
 	f := &classic
@@ -98,7 +98,6 @@ func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*pro
 	d.Header.Set("Accept", "*/*")
 	d.Header.Set("Content-Type", "application/json")
 	d.Header.Set("User-Agent", "Shopify-Captain-Hook")
-	d.Header.Set(f.scheme.Header, f.scheme.Sign(src.Secrets[0].Value, s.Body, at))
 	d.Header.Set(f.shop, signedShop(src))
 	d.Header.Set(f.version, version)
 	d.Header.Set(f.triggered, at.UTC().Format(time.RFC3339Nano))
@@ -109,7 +108,7 @@ func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*pro
 	}
 	d.Header.Set(f.ids[webhookID], id)
 	d.Header.Set(f.ids[eventID], uuid("event of "+id))
-	return d, nil
+	return d, provider.Seal(src, d, &f.scheme, at)
 }
 
 // setTopic writes an event type as the family's headers have it.

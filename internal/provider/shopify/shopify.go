@@ -5,7 +5,6 @@
 package shopify
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -40,7 +39,8 @@ const (
 
 func bodyHMAC(name, header string) signature.Scheme {
 	return signature.Scheme{
-		Name: name, Digest: sha256.New, Encoding: signature.Base64, Header: header, Message: []signature.Part{signature.Body()},
+		Name: name, Encoding: signature.Base64, Signature: signature.Layout{In: []signature.Ref{{Kind: signature.Header, Name: header}}},
+		Message: signature.MustTemplate("{body}"),
 	}
 }
 
@@ -66,7 +66,7 @@ var (
 
 // familyOf tells the family of a delivery by which signature it has; the newer one is looked for first, as Shopify's SDK does.
 func familyOf(d *provider.Delivery) *family {
-	if d.Header.Get(events.scheme.Header) != "" {
+	if d.Header.Get(events.scheme.Signature.In[0].Name) != "" {
 		return &events
 	}
 	return &classic
@@ -77,7 +77,7 @@ func (Shopify) Name() string { return "shopify" }
 
 // Check wants a secret and the shops whose deliveries are taken: the shop's name comes unsigned.
 func (Shopify) Check(src *provider.Source) error {
-	if err := provider.CheckSecrets(src); err != nil {
+	if err := provider.CheckSecrets(src, &classic.scheme); err != nil {
 		return err
 	}
 	if src.Account == "" && len(src.Accounts) == 0 {
@@ -99,7 +99,7 @@ func (Shopify) Check(src *provider.Source) error {
 func (Shopify) Headers() []string {
 	out := []string{"Content-Type", "User-Agent", "X-Shopify-Name", "X-Shopify-Sub-Topic", "Shopify-Handle", "Shopify-Resource-Id"}
 	for _, f := range []*family{&classic, &events} {
-		out = append(out, f.scheme.Header, f.topic, f.shop, f.version, f.ids[webhookID], f.ids[eventID], f.triggered)
+		out = append(out, f.scheme.Signature.In[0].Name, f.topic, f.shop, f.version, f.ids[webhookID], f.ids[eventID], f.triggered)
 	}
 	return append(out, events.action)
 }
@@ -107,5 +107,5 @@ func (Shopify) Headers() []string {
 // Verify proves the sender by the HMAC of the body. Shopify signs no time, so none is judged; while a client secret is
 // being replaced Shopify signs with the old one until it is revoked, so both must be configured meanwhile.
 func (Shopify) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
-	return provider.Prove(&familyOf(d).scheme, src, d)
+	return provider.Prove(src, d, &events.scheme, &classic.scheme)
 }

@@ -3,7 +3,6 @@
 package stripe
 
 import (
-	"crypto/sha256"
 	"errors"
 	"time"
 
@@ -14,12 +13,10 @@ import (
 // scheme is how Stripe signs (https://docs.stripe.com/webhooks/signature). The key is the whole secret with its whsec_
 // prefix. Items under other keys (v0 on test events) are made to look like proof and are none.
 var scheme = signature.Scheme{
-	Name:     "stripe-v1",
-	Digest:   sha256.New,
-	Encoding: signature.Hex,
-	Header:   "Stripe-Signature",
-	Pairs:    &signature.Pairs{Signature: "v1", Timestamp: "t"},
-	Message:  []signature.Part{signature.Timestamp(), signature.Literal("."), signature.Body()},
+	Name:      "stripe-v1",
+	Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Stripe-Signature")}, Separator: ",", Assign: "=", Item: "v1"},
+	Timestamp: &signature.Clock{From: signature.MustRef("item:t")},
+	Message:   signature.MustTemplate("{timestamp}.{body}"),
 }
 
 // Stripe is the provider.
@@ -32,7 +29,7 @@ func (Stripe) Name() string { return "stripe" }
 
 // Check wants at least one secret. Accounts are optional: without them events of any connected account are taken.
 func (Stripe) Check(src *provider.Source) error {
-	if err := provider.CheckSecrets(src); err != nil {
+	if err := provider.CheckSecrets(src, &scheme); err != nil {
 		return err
 	}
 	if src.Key != "" {
@@ -46,12 +43,12 @@ func (Stripe) Headers() []string { return []string{"Content-Type", "Stripe-Signa
 
 // Verify proves the sender by the Stripe-Signature header.
 func (Stripe) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
-	return provider.Prove(&scheme, src, d)
+	return provider.Prove(src, d, &scheme)
 }
 
 // Sign makes a delivery as Stripe would send it at the given time, under the source's first secret.
 func (Stripe) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
-	if err := provider.CheckSecrets(src); err != nil {
+	if err := provider.CheckSecrets(src, &scheme); err != nil {
 		return nil, err
 	}
 	d := &provider.Delivery{Header: make(map[string][]string), Body: s.Body, ReceivedAt: at}
@@ -59,6 +56,5 @@ func (Stripe) Sign(src *provider.Source, s provider.Sample, at time.Time) (*prov
 	d.Header.Set("Cache-Control", "no-cache")
 	d.Header.Set("Content-Type", "application/json; charset=utf-8")
 	d.Header.Set("User-Agent", "Stripe/1.0 (+https://stripe.com/docs/webhooks)")
-	d.Header.Set(scheme.Header, scheme.Sign(src.Secrets[0].Value, s.Body, at))
-	return d, nil
+	return d, provider.Seal(src, d, &scheme, at)
 }
