@@ -36,8 +36,8 @@ type target struct {
 
 // candidate is a source that the instance has.
 type candidate struct {
-	provider, account string
-	secret            []byte
+	provider, account, url string
+	secret                 []byte
 }
 
 // target puts together what flags, configuration and dev instance say, in this order.
@@ -60,7 +60,7 @@ func (s *sending) target(c *cli) (*target, error) {
 	}
 	account := cmp.Or(s.account, src.account)
 	return &target{url: address, source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
-		Secrets: []provider.Secret{{Name: "send", Value: secret}}, Tolerance: 5 * time.Minute}}, nil
+		Secrets: []provider.Secret{{Name: "send", Value: secret}}, URL: cmp.Or(src.url, address)}}, nil
 }
 
 // instance is the ingest address and the sources of --config or --dir. The error says why there is none, which matters
@@ -73,7 +73,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 		}
 		known = map[string]candidate{}
 		for name, src := range in.Sources {
-			known[name] = candidate{src.Provider, src.Account, []byte(src.Secret)}
+			known[name] = candidate{src.Provider, src.Account, src.URL, []byte(src.Secret)}
 		}
 		return in.IngestURL, known, nil
 	}
@@ -87,7 +87,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 		if account == "" && len(e.Source.Accounts) > 0 && e.Source.Accounts[0] != "*" {
 			account = e.Source.Accounts[0]
 		}
-		known[e.Source.Name] = candidate{e.Provider.Name(), account, e.Source.Secrets[0].Value}
+		known[e.Source.Name] = candidate{e.Provider.Name(), account, e.Source.URL, e.Source.Secrets[0].Value}
 	}
 	scheme := "http://"
 	if cfg.Ingest.TLS.Cert != "" {
@@ -213,7 +213,11 @@ type answerError struct {
 func (e *answerError) Error() string { return "refused with " + e.status + ": " + e.detail }
 
 func (t *target) deliver(ctx context.Context, client *http.Client, d *provider.Delivery) ([]sent, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(d.Body))
+	address := t.url
+	if d.Query != "" {
+		address += "?" + d.Query
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(d.Body))
 	if err != nil {
 		return nil, err
 	}

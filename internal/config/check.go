@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"reflect"
 	"regexp"
@@ -100,6 +101,7 @@ func newValidator() *validator.Validate {
 		"hostport":    func(s string) bool { return splitHostPort(s) == nil },
 		"loopback":    func(s string) bool { return CheckLoopback(s) == nil },
 		"source_name": sourceName.MatchString,
+		"public_url":  func(s string) bool { return checkPublicURL(s) == nil },
 		"provider":    func(s string) bool { _, ok := all.Named(s); return ok },
 	}
 	for name, rule := range rules {
@@ -134,6 +136,18 @@ func CheckLoopback(address string) error {
 	return fmt.Errorf("admin address %q is reachable from other machines, which is refused while the admin interface has no access control: use 127.0.0.1 or ::1 and reach it through a tunnel (ssh -L)", address)
 }
 
+// checkPublicURL wants an address that a provider can be given.
+func checkPublicURL(address string) error {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Host == "":
+		return fmt.Errorf("%q is no whole address: write it as the provider has it, e.g. https://hooks.example/webhooks/twilio", address)
+	case u.User != nil, u.Fragment != "":
+		return fmt.Errorf("%s: an address with a password or a # part is not signed as it stands: leave those out", RedactURL(address))
+	}
+	return nil
+}
+
 // dotted makes sources.shop.secrets.0.name of Config.sources[shop].secrets[0].name.
 func dotted(namespace string) string {
 	_, path, _ := strings.Cut(namespace, ".")
@@ -163,6 +177,8 @@ func explain(f validator.FieldError) string {
 		return fmt.Sprintf("%q is no address: write host:port, e.g. 127.0.0.1:8080", f.Value())
 	case "loopback":
 		return CheckLoopback(fmt.Sprint(f.Value())).Error()
+	case "public_url":
+		return checkPublicURL(fmt.Sprint(f.Value())).Error()
 	case "source_name":
 		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
 	case "provider":

@@ -165,6 +165,9 @@ const (
 type Admin struct {
 	// Listen is the address to serve on; only loopback addresses are allowed, since callers are not asked who they are.
 	Listen string `yaml:"listen" shown:"127.0.0.1:8081, processor: 127.0.0.1:8082" validate:"omitempty,hostport,loopback"`
+	// MetricsListen is a second address that serves /metrics, /healthz and /readyz and nothing else, for a scraper or a
+	// balancer on another machine, so it need not be loopback. Leave empty for none; the admin address has /metrics too.
+	MetricsListen string `yaml:"metrics_listen" validate:"omitempty,hostport"`
 }
 
 // ListenOr is the configured address or, where none is set, the given one (DefaultAdminListen, DefaultProcessorListen).
@@ -197,8 +200,11 @@ type Source struct {
 	// Key chooses what names an event where the provider leaves a choice (Shopify: webhook-id or event-id). Leave empty
 	// for the provider's default; changing it later makes old events look new.
 	Key string `yaml:"key"`
-	// Tolerance is how far a signed time may lie from the time of receipt, both ways.
-	Tolerance time.Duration `yaml:"tolerance" default:"300s" validate:"gte=1000000000"`
+	// URL is the address that the provider was given, for providers that sign it (Twilio, Square, HubSpot, ...), e.g.
+	// https://hooks.example/webhooks/twilio. What a proxy shows is never used.
+	URL string `yaml:"url" validate:"omitempty,public_url"`
+	// Tolerance is how far a signed time may lie from the time of receipt, both ways. Leave unset for the provider's own, mostly 300s.
+	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000"`
 	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }

@@ -1,8 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
 // Secrets of the demo sources of `postern dev`. They are public, and refused everywhere else by how they end.
@@ -13,16 +16,21 @@ const (
 
 // DemoSources are the sources of `postern dev` where the configuration has none: one per provider, named like it.
 func DemoSources() map[string]*Source {
-	return map[string]*Source{
-		"stripe":  demoSource("stripe", DemoStripeSecret),
-		"shopify": demoSource("shopify", DemoShopifySecret, "*"),
+	secrets := map[string]string{"stripe": DemoStripeSecret}
+	out := map[string]*Source{}
+	for _, p := range all.All() {
+		name := p.Name()
+		out[name] = demoSource(name, cmp.Or(secrets[name], "demo_"+name+"_secret"+demoMark))
 	}
+	return out
 }
 
-func demoSource(provider, secret string, accounts ...string) *Source {
+// demoSource takes any account, and has an address for the providers that sign it.
+func demoSource(provider, secret string) *Source {
 	src := &Source{
 		Provider: provider,
-		Accounts: accounts,
+		Accounts: []string{"*"},
+		URL:      "https://postern.example/webhooks/" + provider,
 		Secrets:  []Secret{{Name: "demo", Value: Hidden(secret), secret: []byte(secret)}},
 	}
 	c := &Config{Sources: map[string]*Source{provider: src}}

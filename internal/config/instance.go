@@ -40,13 +40,15 @@ type InstanceSource struct {
 	Secret string `json:"secret,omitempty"`
 	// Account is the pinned or first allowed tenant; "" where any is.
 	Account string `json:"account,omitempty"`
+	// URL is the address that the provider signs; "" where it signs none.
+	URL string `json:"url,omitempty"`
 }
 
 // InstanceSources describes the configured sources for the instance file. Only demo secrets, which are public, go in.
 func (c *Config) InstanceSources() map[string]InstanceSource {
 	out := map[string]InstanceSource{}
 	for name, src := range c.Sources {
-		one := InstanceSource{Provider: src.Provider, Account: src.Account}
+		one := InstanceSource{Provider: src.Provider, Account: src.Account, URL: src.URL}
 		if one.Account == "" && len(src.Accounts) > 0 && src.Accounts[0] != "*" {
 			one.Account = src.Accounts[0]
 		}

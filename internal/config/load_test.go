@@ -74,8 +74,8 @@ func TestDefaultsFillWhatNobodySet(t *testing.T) {
 	if c.Rejections.MaxBody != 8<<20 || c.Endpoints()[0].MaxBodyBytes != 8<<20 {
 		t.Fatalf("limits that follow ingest.max_body_bytes: %v, %v", c.Rejections.MaxBody, c.Endpoints()[0].MaxBodyBytes)
 	}
-	if got := c.Sources["a"].Tolerance; got != 300*time.Second {
-		t.Fatalf("tolerance %v", got)
+	if got := c.Sources["a"].Tolerance; got != 0 {
+		t.Fatalf("tolerance %v, want the provider's own", got)
 	}
 	if c.Admin.ListenOr(config.DefaultProcessorListen) != "127.0.0.1:8082" {
 		t.Fatalf("admin: %v", c.Admin)

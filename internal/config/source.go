@@ -42,7 +42,7 @@ func (c *Config) Endpoints() []Endpoint {
 }
 
 func (s *Source) forProvider(name string) *provider.Source {
-	out := &provider.Source{Name: name, Account: s.Account, Accounts: s.Accounts, Key: s.Key, Tolerance: s.Tolerance}
+	out := &provider.Source{Name: name, Account: s.Account, Accounts: s.Accounts, Key: s.Key, Tolerance: s.Tolerance, URL: s.URL}
 	for _, secret := range s.Secrets {
 		out.Secrets = append(out.Secrets, provider.Secret{Name: secret.Name, Value: secret.secret})
 	}

@@ -38,13 +38,19 @@ const (
 	Item            // item:t
 	SortedForm      // sorted_form: each field and value of a form, sorted by field, without separators
 	Secret          // secret: for Hash alone
+	// The following name events, not what is signed.
+	Root      // root:data.id: in the whole body, where a delivery is split into events
+	Index     // index: the event's place in its delivery, from 0
+	Content   // content: a digest of the event
+	EventType // type: the event's type
 )
 
 var kinds = map[string]Kind{"body": Body, "header": Header, "json": JSON, "form": Form, "query": Query, "method": HTTPMethod, "url": URL,
-	"path": Path, "timestamp": Timestamp, "item": Item, "sorted_form": SortedForm, "secret": Secret}
+	"path": Path, "timestamp": Timestamp, "item": Item, "sorted_form": SortedForm, "secret": Secret,
+	"root": Root, "index": Index, "content": Content, "type": EventType}
 
 // named are the kinds that need a name; the others take none.
-var named = []Kind{Header, JSON, Form, Query, Item}
+var named = []Kind{Header, JSON, Form, Query, Item, Root}
 
 // ParseRef reads a reference: a kind, with a colon and a name where it needs one, and "|lower" where the value is to be taken in
 // lower case.
@@ -233,6 +239,12 @@ func (t Template) write(w io.Writer, find func(Ref) ([]byte, bool)) error {
 		}
 	}
 	return nil
+}
+
+// Find finds what a reference names in a request; false where it is not there, not there once, or empty.
+func Find(r Request, ref Ref) (string, bool) {
+	text, ok := (&values{r: &r}).find(ref)
+	return string(text), ok && len(text) > 0
 }
 
 // values finds what references name in one request.
