@@ -6,7 +6,7 @@ TIMEOUT ?= 8m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check race build prerequisites
+.PHONY: help dev test check race build image prerequisites
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,5 +33,8 @@ race: prerequisites ## run the tests of everything concurrent under the race det
 build: ## build the programs into bin/
 	go build -o bin/ ./cmd/...
 
-prerequisites: ## install PostgreSQL's server programs where they are missing; check Go
+image: prerequisites ## build the container image with the local Go, localhost/postern:latest (IMAGE=... names another)
+	deploy/container/build.sh $(IMAGE)
+
+prerequisites: ## install PostgreSQL's server programs and buildah where they are missing; check Go
 	@.ci/prerequisites

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"io"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -14,26 +13,53 @@ import (
 
 // localFlags are what dev and serve share.
 type localFlags struct {
-	listen, admin string
-	natsPort      int
+	listen, admin, metrics string
+	natsPort               int
 }
 
 func (f *localFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.listen, "listen", "", "ingest `address` (default 127.0.0.1:8080; port 0 picks a free one)")
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`, loopback only (default "+config.DefaultAdminListen+")")
+	cmd.Flags().StringVar(&f.metrics, "metrics", "", "`address` of metrics and health for a scraper elsewhere (default none; /metrics is always on the admin address too)")
 	cmd.Flags().IntVar(&f.natsPort, "nats-port", 0, "`port` of the embedded JetStream on 127.0.0.1; 0: that of the last start in --dir, or else a free one")
 }
 
+// local is what dev and serve run.
+type local struct {
+	use config.Use
+	// edit is laid over the configuration, at the start and at each reload.
+	edit func(*config.Config) error
+	// cluster: a private PostgreSQL is started where the configuration names no database.
+	cluster bool
+	// hangup: SIGHUP reloads the configuration; else it ends the process.
+	hangup bool
+	out    io.Writer
+}
+
 // run brings the instance up and stays until the context ends.
-func (f *localFlags) run(cmd *cobra.Command, c *cli, cfg *config.Config, cluster bool, log *slog.Logger, out io.Writer) error {
-	if err := app.Override(cfg, f.listen, f.admin); err != nil {
+func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
+	o := app.LocalOptions{Dir: c.dir, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
+	if l.hangup {
+		o.Hangup = app.Reloads(cmd.Context())
+	}
+	o.Loader = config.NewLoader(c.config, l.use, func(cfg *config.Config) error {
+		if err := l.edit(cfg); err != nil {
+			return err
+		}
+		return app.Override(cfg, f.listen, f.admin, f.metrics)
+	})
+	var err error
+	if o.Config, err = o.Loader.Load(); err != nil {
 		return err
 	}
-	l, err := app.NewLocal(cmd.Context(), app.LocalOptions{Config: cfg, Logger: log, Dir: c.dir, Cluster: cluster, NATSPort: f.natsPort, Out: out})
+	if o.Logger, err = telemetry.NewLogger(cmd.ErrOrStderr(), o.Config.Log.Format, o.Config.Log.Level); err != nil {
+		return err
+	}
+	instance, err := app.NewLocal(cmd.Context(), o)
 	if err != nil {
 		return err
 	}
-	return l.Run(cmd.Context())
+	return instance.Run(cmd.Context())
 }
 
 func newDevCommand(c *cli) *cobra.Command {
@@ -45,36 +71,30 @@ func newDevCommand(c *cli) *cobra.Command {
 		Long: `Run everything in one process: a private PostgreSQL started from the installed programs, an embedded JetStream, migrations,
 gateway and processor. The state lies in --dir and survives a restart; Ctrl-C stops everything within 10 s.
 
-Without --config there is one demo source per provider, named like it, with a secret that everybody knows.`,
+Without --config there is one demo source per provider, named like it, with a secret that everybody knows. With it, sources
+are read again when the file, or a secret's file, has changed, and at a SIGHUP; other settings need a restart.`,
 		Example: `  postern dev
   postern dev --dir /tmp/second --listen 127.0.0.1:0 --admin 127.0.0.1:0
   postern dev --database postgres://me@localhost/postern
   stripe listen --print-secret > stripe.secret && postern dev --source stripe --secret-file stripe.secret`,
 		Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.LoadDev(c.config)
-			if err != nil {
-				return err
-			}
-			if len(cfg.Sources) == 0 {
-				cfg.Sources = config.DemoSources()
-			}
-			if database != "" {
-				cfg.Database.URL = config.URL(database)
-			}
 			if (source == "") != (secretFile == "") {
 				return usagef("--source and --secret-file go together: the file's secret becomes that source's")
 			}
-			if source != "" {
-				if err := cfg.ReplaceSecret(source, secretFile); err != nil {
-					return err
+			edit := func(cfg *config.Config) error {
+				if len(cfg.Sources) == 0 {
+					cfg.Sources = config.DemoSources()
 				}
+				if database != "" {
+					cfg.Database.URL = config.URL(database)
+				}
+				if source != "" {
+					return cfg.ReplaceSecret(source, secretFile)
+				}
+				return nil
 			}
-			log, err := telemetry.NewLogger(cmd.ErrOrStderr(), cfg.Log.Format, cfg.Log.Level)
-			if err != nil {
-				return err
-			}
-			return f.run(cmd, c, cfg, true, log, cmd.OutOrStdout())
+			return f.run(cmd, c, local{use: config.ForDev, edit: edit, cluster: true, hangup: c.config != "", out: cmd.OutOrStdout()})
 		},
 	}
 	f.add(cmd)
@@ -90,22 +110,18 @@ func newServeCommand(c *cli) *cobra.Command {
 		Use:   "serve --config FILE",
 		Short: "Run gateway and processor in one process: the small production",
 		Long: `Run gateway and processor in one process against the PostgreSQL that the configuration names, migrating it first. JetStream
-runs inside the process, with its files in --dir, unless nats.url names servers.`,
+runs inside the process, with its files in --dir, unless nats.url names servers. Sources are read again when the file, or a
+secret's file, has changed, and at a SIGHUP; other settings need a restart.`,
 		Example: `  postern serve --config /etc/postern/postern.yaml --dir /var/lib/postern`,
 		Args:    wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(c.config)
-			if err != nil {
-				return err
+			edit := func(cfg *config.Config) error {
+				if len(cfg.Sources) == 0 {
+					return errors.New("no sources are configured, so nothing could be received: start from `postern init`")
+				}
+				return nil
 			}
-			if len(cfg.Sources) == 0 {
-				return fmt.Errorf("no sources are configured, so nothing could be received: start from `postern init`")
-			}
-			log, err := telemetry.NewLogger(cmd.ErrOrStderr(), cfg.Log.Format, cfg.Log.Level)
-			if err != nil {
-				return err
-			}
-			return f.run(cmd, c, cfg, false, log, nil)
+			return f.run(cmd, c, local{use: config.ForGateway, edit: edit, hangup: true})
 		},
 	}
 	f.add(cmd)

@@ -11,16 +11,16 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/app"
 )
 
 func main() {
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // under nohup it stays ignored
-		signals = append(signals, syscall.SIGHUP)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ctx, release := app.WithHangup(ctx)
 	status := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	release()
 	stop()
 	os.Exit(status)
 }
@@ -78,7 +78,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 	flags.StringVarP(&c.output, "output", "o", "table", "output `format`: table or json")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(newDevCommand(c), newServeCommand(c), newEventsCommand(c), newObjectsCommand(c), newOutcomesCommand(c), newRejectionsCommand(c), newConflictsCommand(c),
-		newSendCommand(c), newInitCommand(), newConfigCommand(c), newMigrateCommand(c), newVersionCommand(c))
+		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(), newConfigCommand(c), newMigrateCommand(c), newHealthCommand(), newVersionCommand(c))
 	return root
 }
 

@@ -57,7 +57,7 @@ func newGateway(t *testing.T) *gateway {
 		}
 		for _, e := range demo.Endpoints() {
 			if r.URL.Path == "/webhooks/"+e.Source.Name {
-				g.answer(t, w, e, &provider.Delivery{Header: r.Header, Body: body, ReceivedAt: time.Now()})
+				g.answer(t, w, e, &provider.Delivery{Query: r.URL.RawQuery, Header: r.Header, Body: body, ReceivedAt: time.Now()})
 				return
 			}
 		}
@@ -72,6 +72,10 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 	if _, err := e.Provider.Verify(e.Source, d); err != nil {
 		w.WriteHeader(http.StatusUnauthorized)
 		fmt.Fprint(w, `{"title":"delivery not verified","detail":"See postern rejections list."}`)
+		return
+	}
+	if greeter, ok := e.Provider.(provider.Greeter); ok && greeter.Greet(e.Source, d) != nil {
+		w.Header().Set("Postern-Event", "")
 		return
 	}
 	found, err := e.Provider.Identify(e.Source, d)
@@ -167,7 +171,7 @@ func TestSendRefusedAndMisused(t *testing.T) {
 	b.run(t, "send", "stripe", "invoice.paid", "--source", "other", "--secret", "x").want(t, 1, "", "404 Not Found: unknown source")
 	b.run(t, "send", "stripe", "invoice.paid", "--source", "other").want(t, 2, "", "give it with --secret-file FILE, or name the configuration that has it with --config FILE")
 	b.run(t, "send", "stripe", "invoice.paid", "--source", "shopify").want(t, 2, "", "source shopify is of provider shopify")
-	b.run(t, "send", "paypal", "x").want(t, 2, "", "name one of shopify, stripe")
+	b.run(t, "send", "paypal", "x").want(t, 2, "", "is not known: name one of ")
 	b.run(t, "send", "stripe", "x.y").want(t, 2, "", "give a body with --data FILE")
 	b.run(t, "send", "stripe", "invoice.paid", "--count", "0").want(t, 2, "", "at least 1")
 	b.run(t, "send", "stripe", "invoice.paid", "--url", "ftp://x").want(t, 2, "", "is no URL")

@@ -77,8 +77,9 @@ func newConfigCommand(c *cli) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "check FILE",
 		Short: "Say whether a configuration can be used, and which lines cannot",
-		Long: `Check FILE as a daemon would at its start: syntax, values, variables, secrets (read, never printed) and what each provider
-asks of its sources, and that every named file can be read. All problems are told at once. Nothing is connected to.`,
+		Long: `Check FILE as a daemon does at its start and again before it reloads its sources: syntax, values, variables, secrets (read,
+never printed) and what each provider asks of its sources, and that every named file can be read. All problems are told at
+once. Nothing is connected to.`,
 		Example: "  postern config check postern.yaml",
 		Args:    wantArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -92,7 +93,7 @@ asks of its sources, and that every named file can be read. All problems are tol
 				sources = append(sources, e.Source.Name)
 			}
 			if len(sources) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s names no source, so nothing could be received: serve refuses it, dev takes its demo sources\n", plain(args[0]))
+				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s names no source, so nothing could be received: serve and every reload refuse it, dev takes its demo sources\n", plain(args[0]))
 			}
 			if c.output == "json" {
 				return printJSON(cmd.OutOrStdout(), map[string]any{"file": args[0], "ok": true, "sources": sources})

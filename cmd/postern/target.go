@@ -234,7 +234,7 @@ func (t *target) deliver(ctx context.Context, client *http.Client, d *provider.D
 	if res.StatusCode/100 != 2 {
 		return nil, &answerError{status: res.Status, detail: problemText(body)}
 	}
-	return readReceipts(body)
+	return readReceipts(res.Header, body)
 }
 
 // problemText is what an RFC 9457 problem says, else the beginning of whatever came.
@@ -246,15 +246,26 @@ func problemText(body []byte) string {
 	return string(body[:min(len(body), 300)])
 }
 
-// readReceipts reads one receipt or a list of them.
-func readReceipts(body []byte) ([]sent, error) {
+// readReceipts reads one receipt or a list of them. Where the provider wants an answer of its own kind, the ids of what was stored
+// are in a header; which is empty for a greeting: that stores nothing.
+func readReceipts(h http.Header, body []byte) ([]sent, error) {
 	var many []sent
-	if json.Unmarshal(body, &many) == nil {
+	if json.Unmarshal(body, &many) == nil && len(many) > 0 {
 		return many, nil
 	}
 	var one sent
-	if err := json.Unmarshal(body, &one); err != nil {
-		return nil, fmt.Errorf("read receipt: %w: is that a Postern gateway?", err)
+	if json.Unmarshal(body, &one) == nil && one.ID != "" {
+		return []sent{one}, nil
 	}
-	return []sent{one}, nil
+	ids, ours := h["Postern-Event"]
+	switch {
+	case !ours:
+		return nil, fmt.Errorf("read receipt: %.100q is none: is that a Postern gateway?", body)
+	case h.Get("Postern-Event") == "":
+		return []sent{{EventID: "a greeting: nothing is stored"}}, nil
+	}
+	for _, id := range strings.Split(strings.Join(ids, ","), ",") {
+		many = append(many, sent{ID: strings.TrimSpace(id), EventID: "see postern events show"})
+	}
+	return many, nil
 }

@@ -37,7 +37,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// New is the handler of /healthz, /readyz, /metrics and /api/v1. It asks nobody who they are, so it may only be served on
+// New is the handler of /healthz, /readyz, /metrics, /debug/pprof/ and /api/v1. It asks nobody who they are, so it may only be served on
 // loopback addresses, and requests whose Host is another name (a page that points its own name here) are refused.
 func New(o Options) http.Handler {
 	e := echo.New()
@@ -51,6 +51,7 @@ func New(o Options) http.Handler {
 	if o.Metrics != nil {
 		e.GET("/metrics", echo.WrapHandler(o.Metrics), localHost)
 	}
+	profiles(e.Group("/debug/pprof", localHost))
 	api := e.Group("/api/v1", localHost)
 	api.GET("/events", list(h, Events))
 	api.GET("/objects", list(h, Objects))

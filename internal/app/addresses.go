@@ -17,6 +17,9 @@ func checkAddresses(ctx context.Context, cfg *config.Config, gateway bool, admin
 	if gateway {
 		wanted = append([][3]string{{"ingest", cfg.Ingest.Listen, "--listen"}}, wanted...)
 	}
+	if cfg.Admin.MetricsListen != "" {
+		wanted = append(wanted, [3]string{"metrics", cfg.Admin.MetricsListen, "--metrics"})
+	}
 	for _, w := range wanted {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w[1])
 		if err != nil {

@@ -13,9 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
@@ -28,6 +29,9 @@ type Options struct {
 	Gateway, Processor bool
 	// AdminListen is the admin address where the configuration names none.
 	AdminListen string
+	// Loader reads Config's files again when they change, and Hangup asks for it at once; nil: the sources stay what they are.
+	Loader *config.Loader
+	Hangup <-chan struct{}
 	// Tune changes what the configuration does not offer; only tests set it.
 	Tune func(*Tuning)
 }
@@ -37,12 +41,18 @@ type App struct {
 	Options
 	stack   lifecycle.Stack
 	metrics *telemetry.Metrics
-	sources events.Sources
 	starts  []func()
 	groups  []*lifecycle.Group
 	ready   []func(context.Context) error
 	ingest  net.Listener
 	admin   net.Listener
+	scrape  net.Listener
+
+	// gateway and processor get the sources of a changed configuration, after registrar has numbered them; reloaded is told.
+	gateway   *ingest.Server
+	processor *processor.Processor
+	registrar *pgxpool.Pool
+	reloaded  func(*config.Config)
 }
 
 // StopWithin is how long Run gives a stop; drainWithin is the requests' part of it.
@@ -71,6 +81,7 @@ func (a *App) build(ctx context.Context) error {
 	if a.Tune != nil {
 		a.Tune(&tuning)
 	}
+	a.addTraces(ctx)
 	if a.Gateway {
 		if err := a.addGateway(ctx, tuning); err != nil {
 			return err
@@ -80,6 +91,12 @@ func (a *App) build(ctx context.Context) error {
 		if err := a.addProcessor(ctx, tuning); err != nil {
 			return err
 		}
+	}
+	if err := a.addReload(tuning.ReloadEvery); err != nil {
+		return err
+	}
+	if err := a.addScrape(ctx); err != nil {
+		return err
 	}
 	return a.addAdmin(ctx)
 }
@@ -91,7 +108,7 @@ func (a *App) pool(ctx context.Context, url, role string, max int32) (*pgxpool.P
 		return nil, err
 	}
 	a.stack.Defer(role+" pool", func(context.Context) error { pool.Close(); return nil })
-	return pool, nil
+	return pool, a.watchPool(role, pool)
 }
 
 // connect opens a connection to JetStream, registers its closing and makes the streams where a server answers already;
@@ -107,6 +124,9 @@ func (a *App) connect(ctx context.Context, name string, limits stream.Limits) (*
 		return nil, err
 	}
 	a.stack.Defer(name+" stream connection", func(context.Context) error { conn.Close(); return nil })
+	if err := a.watchStream(name, conn); err != nil {
+		return nil, err
+	}
 	if !conn.Connected() {
 		a.Logger.Warn("no stream server answers yet; events are stored and published later", "servers", n.URL.String())
 		return conn, nil
@@ -183,17 +203,6 @@ func (a *App) listen(ctx context.Context, name, address string) (net.Listener, e
 	return l, nil
 }
 
-// register numbers the configured sources.
-func (a *App) register(ctx context.Context, pool *pgxpool.Pool) error {
-	providers := map[string]string{}
-	for _, e := range a.Config.Endpoints() {
-		providers[e.Source.Name] = e.Provider.Name()
-	}
-	var err error
-	a.sources, err = events.RegisterSources(ctx, pool, providers)
-	return err
-}
-
 // Start starts all loops and listeners.
 func (a *App) Start() {
 	for _, start := range a.starts {
@@ -218,7 +227,7 @@ func (a *App) Stop(ctx context.Context) error { return a.stack.Stop(ctx) }
 // Run starts, waits until ctx ends or a core loop does, and stops. The error says which loop ended on its own.
 func (a *App) Run(ctx context.Context) error {
 	a.Start()
-	a.Logger.Info("ready", "ingest", a.Addr(), "admin", a.AdminAddr())
+	a.Logger.Info("ready", a.addresses(a.Addr(), a.AdminAddr())...)
 	failed := a.wait(ctx)
 	a.Logger.Info("stopping")
 	stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop", StopWithin)

@@ -21,6 +21,7 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	file := flags.String("config", "", "configuration `FILE` (YAML); POSTERN_... variables win over it")
 	adminListen := flags.String("admin", "", "admin `ADDRESS`, loopback only (default "+o.AdminListen+")")
+	metrics := flags.String("metrics", "", "metrics and health `ADDRESS` for a scraper elsewhere (default none; /metrics is always on the admin address too)")
 	listen := new(string)
 	if o.Gateway {
 		listen = flags.String("listen", "", "ingest `ADDRESS` (default 127.0.0.1:8080)")
@@ -40,25 +41,26 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 		fmt.Println(name, Version())
 		return 0
 	}
-	if err := runDaemon(o, *file, *listen, *adminListen, stderr); err != nil {
+	if err := runDaemon(o, *file, *listen, *adminListen, *metrics, stderr); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return 1
 	}
 	return 0
 }
 
-func runDaemon(o Options, file, listen, adminListen string, stderr io.Writer) error {
+func runDaemon(o Options, file, listen, adminListen, metrics string, stderr io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	load := config.LoadProcessor
+	ctx, release := WithHangup(ctx)
+	defer release()
+	use := config.ForProcessor
 	if o.Gateway {
-		load = config.Load
+		use = config.ForGateway
 	}
-	cfg, err := load(file)
+	o.Hangup = Reloads(ctx)
+	o.Loader = config.NewLoader(file, use, func(cfg *config.Config) error { return Override(cfg, listen, adminListen, metrics) })
+	cfg, err := o.Loader.Load()
 	if err != nil {
-		return err
-	}
-	if err := Override(cfg, listen, adminListen); err != nil {
 		return err
 	}
 	o.Config = cfg
@@ -76,7 +78,10 @@ func runDaemon(o Options, file, listen, adminListen string, stderr io.Writer) er
 }
 
 // Override puts addresses named on the command line over the configured ones; "" leaves one as it is.
-func Override(cfg *config.Config, listen, adminListen string) error {
+func Override(cfg *config.Config, listen, adminListen, metrics string) error {
+	if metrics != "" {
+		cfg.Admin.MetricsListen = metrics
+	}
 	if listen != "" {
 		cfg.Ingest.Listen = listen
 	}

@@ -29,6 +29,9 @@ type LocalOptions struct {
 	Cluster bool
 	// NATSPort is the port of the embedded JetStream on 127.0.0.1; 0: that of the last start in Dir, or else a free one.
 	NATSPort int
+	// Loader reads Config's files again when they change, and Hangup asks for it at once; nil: the sources stay what they are.
+	Loader *config.Loader
+	Hangup <-chan struct{}
 	// Out is told how to use the instance, once it is ready; nil: nobody is.
 	Out io.Writer
 	// Tune is for tests.
@@ -69,9 +72,15 @@ func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
 	if err := l.startStream(ctx); err != nil {
 		return nil, err
 	}
-	l.App, err = New(ctx, Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: true, AdminListen: config.DefaultAdminListen, Tune: o.Tune})
+	l.App, err = New(ctx, Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: true, AdminListen: config.DefaultAdminListen,
+		Loader: o.Loader, Hangup: o.Hangup, Tune: o.Tune})
 	if err != nil {
 		return nil, err
+	}
+	l.reloaded = func(cfg *config.Config) {
+		if err := l.writeInstance(cfg); err != nil {
+			o.Logger.Warn("instance file not written; `postern send` does not know the new sources", "error", err)
+		}
 	}
 	return l, nil
 }
@@ -173,11 +182,11 @@ func keptPassword(file string) (string, error) {
 
 // Run starts everything, tells how to use it, waits until ctx ends or a core loop does, and stops all of it.
 func (l *Local) Run(ctx context.Context) error {
-	if err := l.writeInstance(); err != nil {
+	if err := l.writeInstance(l.opts.Config); err != nil {
 		return errors.Join(err, l.Stop(context.WithoutCancel(ctx)))
 	}
 	l.Start()
-	l.opts.Logger.Info("ready", "ingest", l.ingestURL(), "admin", "http://"+l.AdminAddr())
+	l.opts.Logger.Info("ready", l.addresses(l.ingestURL(), "http://"+l.AdminAddr())...)
 	l.tell()
 	failed := l.wait(ctx)
 	l.opts.Logger.Info("stopping")
@@ -191,10 +200,11 @@ func (l *Local) Stop(ctx context.Context) error {
 	return errors.Join(l.App.Stop(ctx), l.stack.Stop(ctx))
 }
 
-func (l *Local) writeInstance() error {
+// writeInstance tells other commands how to reach the instance, and its sources.
+func (l *Local) writeInstance(sources *config.Config) error {
 	cfg := l.opts.Config
 	return config.WriteInstance(l.opts.Dir, &config.Instance{DatabaseURL: string(cfg.Database.URL), NATSURL: string(cfg.NATS.URL),
-		IngestURL: l.ingestURL(), AdminURL: "http://" + l.AdminAddr(), PID: os.Getpid(), Sources: cfg.InstanceSources()})
+		IngestURL: l.ingestURL(), AdminURL: "http://" + l.AdminAddr(), PID: os.Getpid(), Sources: sources.InstanceSources()})
 }
 
 // ingestURL is the base of the ingest paths.

@@ -22,7 +22,8 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	if err := postgres.CheckSchema(ctx, pool); err != nil {
 		return err
 	}
-	if err := a.register(ctx, pool); err != nil {
+	known, err := register(ctx, pool, cfg)
+	if err != nil {
 		return err
 	}
 	conn, err := a.connect(ctx, "gateway", t.Limits)
@@ -34,11 +35,12 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 		return err
 	}
 	a.loop("publisher", publisher.Run)
-	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: a.endpoints(), Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
+	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: gatewaySources(cfg, known), Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
 		Metrics: a.metrics, Now: t.Now})
 	if err != nil {
 		return err
 	}
+	a.gateway, a.registrar = server, pool
 	a.loop("ingest writer", server.Run)
 	a.ready = append(a.ready, server.Ready)
 	if a.ingest, err = a.listen(ctx, "ingest", cfg.Ingest.Listen); err != nil {
@@ -50,12 +52,4 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 		cfg.Ingest.TLS.Cert, cfg.Ingest.TLS.Key)
 	a.stack.Defer("readiness", func(context.Context) error { server.Drain(); return nil })
 	return nil
-}
-
-func (a *App) endpoints() map[string]ingest.Endpoint {
-	out := map[string]ingest.Endpoint{}
-	for _, e := range a.Config.Endpoints() {
-		out[e.Source.Name] = ingest.Endpoint{Number: a.sources.Number[e.Source.Name], Config: e.Source, Provider: e.Provider, MaxBody: e.MaxBodyBytes}
-	}
-	return out
 }

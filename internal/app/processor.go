@@ -20,7 +20,8 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err := postgres.CheckSchema(ctx, pool); err != nil {
 		return err
 	}
-	if err := a.register(ctx, pool); err != nil {
+	known, err := register(ctx, pool, cfg)
+	if err != nil {
 		return err
 	}
 	url := cfg.Database.MaintenanceURL
@@ -35,11 +36,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err != nil {
 		return err
 	}
-	sources := map[string]processor.Source{}
-	for _, e := range cfg.Endpoints() {
-		sources[e.Source.Name] = processor.Source{Number: a.sources.Number[e.Source.Name], Config: e.Source, Provider: e.Provider}
-	}
-	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits, Sources: sources, Known: a.sources, ID: processID(), Settings: t.Processor,
+	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits, Sources: processorSources(cfg, known), Known: known, ID: processID(), Settings: t.Processor,
 		Logger: a.Logger, Metrics: a.metrics})
 	if err != nil {
 		return err
@@ -47,6 +44,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	a.loop("maintenance", func(ctx context.Context) error {
 		return processor.Maintain(ctx, keeper, t.Processor.KeepChanges, a.Logger)
 	})
+	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {

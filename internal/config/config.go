@@ -24,6 +24,8 @@ type Config struct {
 	// Sources are the endpoints providers send to, by name: the last part of the ingest path /webhooks/NAME. A name is
 	// lower case, digits, - and _, at most 63 characters, and names the source for good: a renamed source is a new one.
 	Sources map[string]*Source `yaml:"sources" validate:"dive,keys,source_name,endkeys,required"`
+
+	files *files
 }
 
 // Database is where events and the mirror are kept: PostgreSQL 15 or newer.
@@ -188,7 +190,7 @@ type Log struct {
 
 // Source is one endpoint of one provider.
 type Source struct {
-	// Provider is who sends: `stripe` or `shopify`.
+	// Provider is who sends: a name in providers.md, or `hmac` for a sender that is not there.
 	Provider string `yaml:"provider" validate:"required,provider"`
 	// Secrets verify deliveries; any of them may match, so that a secret can be changed without losing one.
 	Secrets []Secret `yaml:"secrets" validate:"required,min=1,unique=Name,dive"`
@@ -205,6 +207,20 @@ type Source struct {
 	URL string `yaml:"url" validate:"omitempty,public_url"`
 	// Tolerance is how far a signed time may lie from the time of receipt, both ways. Leave unset for the provider's own, mostly 300s.
 	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000"`
+	// Scheme is how the sender signs, for provider: hmac.
+	Scheme Scheme `yaml:"scheme,omitempty"`
+	// Schemes are several in place of scheme, for a sender that signs in several ways: the first counts that a delivery has a signature
+	// of, and whoever forges one chooses which: together they are as strong as the weakest.
+	Schemes []Scheme `yaml:"schemes,omitempty"`
+	// Events is where the events of a delivery are and how they are named, for provider: hmac and standardwebhooks.
+	Events Events `yaml:"events,omitempty"`
+	// Objects is what events say of objects, for provider: hmac and standardwebhooks. Without any, events are kept and published, and
+	// mirror nothing.
+	Objects []Object `yaml:"objects,omitempty"`
+	// Handshake is how the sender finds out that the address is ours, for provider: hmac.
+	Handshake Handshake `yaml:"handshake,omitempty"`
+	// Reply is the answer to a stored delivery in place of the receipt, for provider: hmac.
+	Reply Reply `yaml:"reply,omitempty"`
 	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }
@@ -217,7 +233,7 @@ type Secret struct {
 	Value Hidden `yaml:"value"`
 	// Env names the variable that holds the secret.
 	Env string `yaml:"env"`
-	// File names the file that holds the secret; one line end after it is left out. It is read once, at start.
+	// File names the file that holds the secret; one line end after it is left out. It is read at the start and again when it has changed.
 	File string `yaml:"file"`
 
 	secret []byte

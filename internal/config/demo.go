@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/provider/hmac"
 )
 
 // Secrets of the demo sources of `postern dev`. They are public, and refused everywhere else by how they end.
@@ -33,6 +34,12 @@ func demoSource(provider, secret string) *Source {
 		URL:      "https://postern.example/webhooks/" + provider,
 		Secrets:  []Secret{{Name: "demo", Value: Hidden(secret), secret: []byte(secret)}},
 	}
+	if provider == hmac.Name { // as its samples are signed and named
+		src.Scheme = Scheme{Header: Words{"X-Signature"}, Prefix: "sha256="}
+		src.Events = Events{Key: Words{"{json:id}"}, Type: Words{"{json:type}"}, Occurred: EventTime{From: "json:created_at"}}
+		src.Objects = []Object{{Events: Words{"order.*"}, Type: Words{"order"}, ID: Words{"{json:data.id}"}, State: "data",
+			Version: ObjectVersion{From: "json:data.version", Unit: "integer"}, Deletes: Words{"order.deleted"}, Final: true}}
+	}
 	c := &Config{Sources: map[string]*Source{provider: src}}
 	c.Complete()
 	return src
@@ -44,7 +51,7 @@ func (c *Config) ReplaceSecret(source, file string) error {
 	if !ok {
 		return fmt.Errorf("there is no source %q; there are %s", source, strings.Join(sortedKeys(c.Sources), ", "))
 	}
-	value, err := readSecretFile(file)
+	value, err := c.files.read(file, readSecretFile)
 	if err != nil {
 		return fmt.Errorf("read secret of source %s: %w", source, err)
 	}

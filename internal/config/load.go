@@ -23,23 +23,25 @@ type purpose struct {
 	demo     bool // demo secrets may be used
 	database bool // database.url must be named
 	ingest   bool // this process takes deliveries, so that it needs the files of ingest.tls
+	// files remembers what was read; nil: nobody asks.
+	files *files
 }
 
 // Load reads a file and the environment for a daemon in production: everything is checked, secrets are read, demo
 // secrets are refused. An empty path reads the environment alone. The error joins every problem there is, each with its
 // file and line, or the variable.
 func Load(path string) (*Config, error) {
-	return loadFile(path, purpose{secrets: true, database: true, ingest: true})
+	return NewLoader(path, ForGateway, nil).Load()
 }
 
 // LoadProcessor is Load for a process that takes no deliveries: the files of ingest.tls need not be there.
 func LoadProcessor(path string) (*Config, error) {
-	return loadFile(path, purpose{secrets: true, database: true})
+	return NewLoader(path, ForProcessor, nil).Load()
 }
 
 // LoadDev is Load for `postern dev`: the database may be left to it and demo secrets are allowed.
 func LoadDev(path string) (*Config, error) {
-	return loadFile(path, purpose{secrets: true, demo: true, ingest: true})
+	return NewLoader(path, ForDev, nil).Load()
 }
 
 // LoadOperator is Load for commands that only need to find the database: sources are not checked and no secret is
@@ -57,6 +59,14 @@ func loadFile(path string, p purpose) (*Config, error) {
 	if path == "" {
 		return parse("", nil, os.Getenv, p)
 	}
+	b, err := p.files.read(path, readFile)
+	if err != nil {
+		return nil, err
+	}
+	return parse(path, b, os.Getenv, p)
+}
+
+func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -68,7 +78,7 @@ func loadFile(path string, p purpose) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
-	return parse(path, b, os.Getenv, p)
+	return b, nil
 }
 
 // parse decodes, overrides, completes, checks and reads secrets, in that order. What one step finds wrong does not keep the
@@ -78,7 +88,7 @@ func parse(name string, b []byte, env func(string) string, p purpose) (*Config, 
 	if len(b) > maxFile {
 		return nil, found.wrap(&Problem{Msg: fmt.Sprintf("more than %d bytes: surely not a configuration", maxFile)})
 	}
-	c := &Config{}
+	c := &Config{files: p.files}
 	body, err := read(b)
 	if err != nil {
 		return nil, found.wrap(err)
@@ -95,7 +105,7 @@ func parse(name string, b []byte, env func(string) string, p purpose) (*Config, 
 	c.Complete()
 	found.add(check(c, p))
 	if p.secrets {
-		found.add(readSecrets(c, env, p.demo))
+		found.add(readSecrets(c, env, p))
 		found.add(checkFiles(c, p))
 		found.add(checkSources(c))
 	}

@@ -68,6 +68,11 @@ func setScalar(v reflect.Value, text string) error {
 			return fmt.Errorf("%q is no whole number", text)
 		}
 		v.SetInt(n)
+	case reflect.Bool:
+		if text != "true" && text != "false" {
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+		v.SetBool(text == "true")
 	case reflect.Slice:
 		v.Set(reflect.ValueOf(splitList(text)))
 	default:

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -32,8 +31,8 @@ func (c *Config) Endpoints() []Endpoint {
 	var out []Endpoint
 	for _, name := range sortedKeys(c.Sources) {
 		src := c.Sources[name]
-		p, ok := all.Named(src.Provider)
-		if !ok {
+		p, _ := src.provider(name)
+		if p == nil {
 			continue
 		}
 		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), MaxBodyBytes: int64(src.MaxBodyBytes)})
@@ -49,15 +48,18 @@ func (s *Source) forProvider(name string) *provider.Source {
 	return out
 }
 
-// checkSources asks each source's provider what is missing. Sources that lack a secret have been told so.
+// checkSources tells what is wrong with the settings that make a provider, and asks each source's provider what is missing. Sources that lack a secret have been told so.
 func checkSources(c *Config) error {
 	var bad []error
-	for _, e := range c.Endpoints() {
-		if !complete(e.Source) {
+	for _, name := range sortedKeys(c.Sources) {
+		p, err := c.Sources[name].provider(name)
+		bad = append(bad, err)
+		src := c.Sources[name].forProvider(name)
+		if p == nil || err != nil || !complete(src) {
 			continue
 		}
-		if err := e.Provider.Check(e.Source); err != nil {
-			bad = append(bad, &Problem{Path: "sources." + e.Source.Name, Msg: err.Error()})
+		if err := p.Check(src); err != nil {
+			bad = append(bad, &Problem{Path: "sources." + name, Msg: err.Error()})
 		}
 	}
 	return errors.Join(bad...)
@@ -68,20 +70,23 @@ func complete(src *provider.Source) bool {
 }
 
 // readSecrets fetches every secret from where it is kept, once.
-func readSecrets(c *Config, env func(string) string, demo bool) error {
+func readSecrets(c *Config, env func(string) string, p purpose) error {
 	var bad []error
 	for _, name := range sortedKeys(c.Sources) {
 		for i := range c.Sources[name].Secrets {
 			s := &c.Sources[name].Secrets[i]
-			if err := s.read(env, demo); err != nil {
+			if err := s.read(env, p); err != nil {
 				bad = append(bad, &Problem{Path: fmt.Sprintf("sources.%s.secrets.%d", name, i), Msg: fmt.Sprintf("secret %q: %v", s.Name, err)})
 			}
+		}
+		if err := c.Sources[name].Handshake.Challenge.Token.read(env, p); err != nil {
+			bad = append(bad, &Problem{Path: "sources." + name + ".handshake.challenge.token", Msg: err.Error()})
 		}
 	}
 	return errors.Join(bad...)
 }
 
-func (s *Secret) read(env func(string) string, demo bool) error {
+func (s *Secret) read(env func(string) string, p purpose) error {
 	given := 0
 	for _, text := range []string{string(s.Value), s.Env, s.File} {
 		if text != "" {
@@ -91,18 +96,18 @@ func (s *Secret) read(env func(string) string, demo bool) error {
 	if given != 1 {
 		return errors.New("give exactly one of value, env and file")
 	}
-	value, err := s.fetch(env)
+	value, err := s.fetch(env, p.files)
 	if err != nil {
 		return err
 	}
-	if !demo && isDemo(value) {
+	if !p.demo && isDemo(value) {
 		return errors.New("is a demo secret that everybody knows, allowed only in postern dev: use the one your provider shows for this endpoint")
 	}
 	s.secret = value
 	return nil
 }
 
-func (s *Secret) fetch(env func(string) string) ([]byte, error) {
+func (s *Secret) fetch(env func(string) string, f *files) ([]byte, error) {
 	switch {
 	case s.Env != "":
 		value := env(s.Env)
@@ -111,7 +116,7 @@ func (s *Secret) fetch(env func(string) string) ([]byte, error) {
 		}
 		return []byte(value), nil
 	case s.File != "":
-		return readSecretFile(s.File)
+		return f.read(s.File, readSecretFile)
 	}
 	return []byte(s.Value), nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,7 +26,7 @@ const (
 // load a batch is one delivery and nobody waits on a timer.
 type appender struct {
 	s     *Server
-	queue chan *waiting
+	queue *queue
 	// began holds, per writer, when its append started (Unix nanoseconds); 0 when idle.
 	began []atomic.Int64
 	// downUntil is when to try the store again, Unix nanoseconds.
@@ -38,7 +37,10 @@ type appender struct {
 type waiting struct {
 	ep       Endpoint
 	delivery events.Delivery
-	answer   chan result
+	// trace goes on with the events, "" where nobody traces this delivery.
+	trace  string
+	since  time.Time
+	answer chan result
 	// release gives back the memory of the body. It is called by whoever answers: a sender that is gone frees nothing.
 	release func()
 }
@@ -54,25 +56,19 @@ type result struct {
 }
 
 func newAppender(s *Server) *appender {
-	return &appender{s: s, queue: make(chan *waiting, s.Settings.Queue), began: make([]atomic.Int64, s.Settings.Writers)}
+	return &appender{s: s, queue: newQueue(s.Settings.Queue), began: make([]atomic.Int64, s.Settings.Writers)}
 }
 
 // enqueue takes a delivery, and with it the duty to release its memory. After an error both are still the caller's.
-func (a *appender) enqueue(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event, release func()) (*waiting, error) {
+func (a *appender) enqueue(w *waiting) error {
 	if a.stalled() || time.Now().UnixNano() < a.downUntil.Load() {
-		return nil, errUnavailable
+		return errUnavailable
 	}
-	w, err := newWaiting(ep, d, v, evs)
-	if err != nil {
-		return nil, err
+	w.since, w.answer = time.Now(), make(chan result, 1)
+	if !a.queue.push(w) {
+		return errFull
 	}
-	w.release = release
-	select {
-	case a.queue <- w:
-		return w, nil
-	default:
-		return nil, errFull
-	}
+	return nil
 }
 
 // wait gives the receipts of a delivery in the queue, at most until the deadline. The append itself is never cancelled: a
@@ -89,21 +85,27 @@ func (a *appender) wait(w *waiting) ([]events.Receipt, error) {
 	}
 }
 
-func newWaiting(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) (*waiting, error) {
+// toAppend is a delivery in the log's form.
+func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) (events.Delivery, error) {
 	verification, err := json.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("encode verification: %w", err)
+		return events.Delivery{}, fmt.Errorf("encode verification: %w", err)
 	}
-	return &waiting{ep: ep, answer: make(chan result, 1), delivery: events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt,
-		Origin: events.OriginWebhook, Headers: keptHeaders(ep.Provider.Headers(), d.Header), Verification: verification, Body: d.Body, Events: evs}}, nil
+	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: keptHeaders(ep.Provider.Headers(), d),
+		Verification: verification, Body: d.Body, Events: evs}, nil
 }
 
+// queryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
+const queryHeader = ":query"
+
 // keptHeaders are the allow-listed headers as a JSON object of strings.
-func keptHeaders(allowed []string, h http.Header) json.RawMessage {
+func keptHeaders(allowed []string, d *provider.Delivery) json.RawMessage {
 	kept := make(map[string]string, len(allowed))
 	for _, name := range allowed {
-		if vs := h[name]; len(vs) > 0 {
+		if vs := d.Header[name]; len(vs) > 0 {
 			kept[name] = events.Text(strings.Join(vs, ", "))
+		} else if name == queryHeader && d.Query != "" {
+			kept[name] = events.Text(d.Query)
 		}
 	}
 	b, err := json.Marshal(kept)
@@ -135,36 +137,25 @@ func (a *appender) run(ctx context.Context) {
 
 func (a *appender) write(ctx context.Context, writer int) {
 	for {
-		var first *waiting
-		select {
-		case first = <-a.queue:
-		case <-ctx.Done():
+		batch := a.gather()
+		if len(batch) == 0 {
 			select {
-			case first = <-a.queue:
-			default:
+			case <-a.queue.ready:
+				continue
+			case <-ctx.Done():
+			}
+			if batch = a.gather(); len(batch) == 0 {
 				return
 			}
 		}
-		batch := a.gather(first)
 		a.began[writer].Store(time.Now().UnixNano())
 		a.commit(ctx, batch)
 		a.began[writer].Store(0)
 	}
 }
 
-func (a *appender) gather(first *waiting) []*waiting {
-	batch := []*waiting{first}
-	bytes := int64(len(first.delivery.Body))
-	for len(batch) < a.s.Settings.BatchMax && bytes < a.s.Settings.BatchBytes {
-		select {
-		case w := <-a.queue:
-			batch = append(batch, w)
-			bytes += int64(len(w.delivery.Body))
-		default:
-			return batch
-		}
-	}
-	return batch
+func (a *appender) gather() []*waiting {
+	return a.queue.gather(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
 }
 
 // commit appends a batch, answers everyone in it, and hands what is new to the publisher. A batch that fails for what one
@@ -174,10 +165,11 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	for i, w := range batch {
 		deliveries[i] = w.delivery
 	}
-	a.s.metrics.batches.Observe(float64(len(batch)))
+	began := time.Now()
 	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), acquireWithin, errors.New("no database connection within 1 s"))
 	receipts, err := events.Append(acquire, a.s.Pool, deliveries)
 	cancel()
+	a.observe(batch, receipts, time.Since(began))
 	switch {
 	case err == nil:
 		for i, w := range batch {
@@ -198,14 +190,43 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	}
 }
 
+// observe measures an append; receipts are nil for one that failed.
+func (a *appender) observe(batch []*waiting, receipts [][]events.Receipt, took time.Duration) {
+	a.s.metrics.batches.Observe(float64(len(batch)))
+	a.s.metrics.append.Observe(took.Seconds())
+	count, fresh := 0, 0
+	for i, w := range batch {
+		count += len(w.delivery.Events)
+		if receipts == nil {
+			continue
+		}
+		for _, r := range receipts[i] {
+			if !r.Duplicate {
+				fresh++
+			}
+		}
+	}
+	a.s.Logger.Debug("appended batch", "deliveries", len(batch), "events", count, "new", fresh, "duration_ms", milliseconds(took))
+}
+
+// sharedBody is how large the body of a delivery of many events may be to travel with each of them, in bytes; a larger one is
+// read from the log, where it is kept once.
+const sharedBody = 16 << 10
+
 func (a *appender) publish(w *waiting, receipts []events.Receipt) {
+	body, inLog := w.delivery.Body, false
+	if len(receipts) > 1 && len(body) > sharedBody {
+		body, inLog = nil, true
+	}
 	for i, r := range receipts {
 		if r.Duplicate {
 			continue
 		}
 		e := &w.delivery.Events[i]
-		a.s.Publish(stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt,
+		a.s.Publish(stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
 			Stored: provider.Stored{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, Origin: w.delivery.Origin,
-				ReceivedAt: w.delivery.ReceivedAt, Index: i, Body: w.delivery.Body}})
+				ReceivedAt: w.delivery.ReceivedAt, Index: i, Body: body}})
 	}
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -47,7 +47,7 @@ func (b *testBundle) announce(t *testing.T, length string) {
 func TestAnnouncedBodiesReserveNothing(t *testing.T) {
 	t.Parallel()
 	const crowd = 64
-	b := setup(t, func(o *ingest.Options) { o.Settings.QueueBytes = 4 * maxBody })
+	b := setup(t, func(o *ingest.Options) { o.Settings.QueueBytes = 6 * maxBody }) // a source's share is half
 	for range crowd / 2 {
 		b.announce(t, fmt.Sprintf("Content-Length: %d", maxBody))
 		b.announce(t, "Transfer-Encoding: chunked")

@@ -18,7 +18,7 @@ import (
 func TestBodiesInMemoryAreBounded(t *testing.T) {
 	t.Parallel()
 	const size, fit = 100_000, 10
-	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = size*fit + size/2 })
+	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = 2*size*fit + size/2 }) // a source's share is half
 	large := func(n int) *provider.Delivery {
 		text := fmt.Sprintf(`{"id":"evt_%d"}`, n)
 		return b.sign(t, "stripe", provider.Sample{Body: []byte(text + strings.Repeat(" ", size-len(text)))})

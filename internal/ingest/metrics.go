@@ -1,6 +1,10 @@
 package ingest
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 type metrics struct {
 	deliveries  *prometheus.CounterVec
@@ -11,13 +15,14 @@ type metrics struct {
 	faults      prometheus.Counter
 	ack         prometheus.Histogram
 	batches     prometheus.Histogram
+	append      prometheus.Histogram
 }
 
 func (m *metrics) build() {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	m.deliveries = counter("postern_deliveries_total", "Deliveries by source and result; an unknown source has the label \"\".", "source", "result")
+	m.deliveries = counter("postern_deliveries_total", "Requests to sources by source and result; an unknown source has the label \"\".", "source", "result")
 	m.events = counter("postern_events_total", "Events of accepted deliveries: stored, duplicate or conflict.", "source", "result")
 	m.rejections = counter("postern_rejections_total", "Refused deliveries by reason.", "source", "reason")
 	m.dropped = counter("postern_rejections_dropped_total", "Refused deliveries not kept, since too many came at once.", "source")
@@ -27,13 +32,61 @@ func (m *metrics) build() {
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)})
 	m.batches = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_batch_deliveries", Help: "Deliveries per append.",
 		Buckets: prometheus.ExponentialBuckets(1, 2, 10)})
+	m.append = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_seconds", Help: "Time of an append, from the wait for a connection to the commit.",
+		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)})
 }
 
-func (m *metrics) register(reg prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.faults, m.ack, m.batches} {
+// preset makes the series of sources before anything is counted, so that a rate can be told from the first count on.
+func (m *metrics) preset(endpoints map[string]Endpoint) {
+	for source := range endpoints {
+		for _, result := range []string{"accepted", "rejected"} {
+			m.deliveries.WithLabelValues(source, result)
+		}
+		for _, result := range []string{"stored", "duplicate", "conflict"} {
+			m.events.WithLabelValues(source, result)
+		}
+		m.dropped.WithLabelValues(source)
+		m.contentKeys.WithLabelValues(source)
+	}
+}
+
+func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
+	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes", Help: "Bytes of bodies held in memory, being read or waiting."},
+		func() float64 { return float64(s.memory.inUse()) })
+	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.faults, m.ack, m.batches, m.append, held, queueCollector{s}} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// queueCollector reads the queue when it is asked: for every configured source, and those that still have something in it.
+type queueCollector struct{ s *Server }
+
+var (
+	queueLength = prometheus.NewDesc("postern_queue_deliveries", "Verified deliveries that wait for a commit.", []string{"source"}, nil)
+	queueOldest = prometheus.NewDesc("postern_queue_oldest_seconds", "How long the oldest of them has waited; 0 for an empty queue.", nil, nil)
+)
+
+// Describe names the metrics.
+func (queueCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- queueLength
+	ch <- queueOldest
+}
+
+// Collect measures the queue.
+func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
+	waiting, oldest := c.s.appender.queue.lengths()
+	for source := range *c.s.endpoints.Load() {
+		waiting[source] += 0 // an empty line is worth a number too
+	}
+	for source, n := range waiting {
+		ch <- prometheus.MustNewConstMetric(queueLength, prometheus.GaugeValue, float64(n), source)
+	}
+	age := 0.0
+	if !oldest.IsZero() {
+		age = time.Since(oldest).Seconds()
+	}
+	ch <- prometheus.MustNewConstMetric(queueOldest, prometheus.GaugeValue, age)
 }

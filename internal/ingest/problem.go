@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
 )
 
 // problem is an answer that is not a receipt (RFC 9457). Its detail tells an operator what to do and an attacker nothing.
@@ -63,20 +64,9 @@ func problemOf(err error) *problem {
 	return errInternal
 }
 
-func outcomeOf(err error) string { return problemOf(err).outcome }
-
-// fail is echo's error handler: the one place where a request's error is logged and answered.
-func (s *Server) fail(err error, c echo.Context) {
-	p := problemOf(err)
-	if p == errInternal {
-		s.Logger.Error("fault while taking a delivery", "path", c.Request().URL.Path, "error", err)
-	} else {
-		s.Logger.Info("delivery refused", "path", c.Path(), "source", c.Param("source"), "status", p.Status, "reason", p.outcome)
-	}
-	if c.Response().Committed {
-		return
-	}
-	h := c.Response().Header()
+// reply is the problem as an answer.
+func (p *problem) reply() *provider.Reply {
+	h := http.Header{}
 	if p.retry != "" {
 		h.Set("Retry-After", p.retry)
 	}
@@ -85,11 +75,24 @@ func (s *Server) fail(err error, c echo.Context) {
 	}
 	body, err := json.Marshal(p)
 	if err != nil {
-		return // strings and an int always marshal
+		body = []byte("{}") // strings and an int always marshal
 	}
-	if c.Request().Method == http.MethodHead {
-		_ = c.NoContent(p.Status)
-		return
-	}
-	_ = c.Blob(p.Status, "application/problem+json", append(body, '\n')) // the sender may be gone
+	return &provider.Reply{Status: p.Status, ContentType: "application/problem+json", Header: h, Body: append(body, '\n')}
 }
+
+// fail is echo's error handler, for requests to no source: there is nobody to count them for.
+func (s *Server) fail(err error, c echo.Context) {
+	p := problemOf(err)
+	req := c.Request()
+	if p == errInternal {
+		s.Logger.Error("fault while answering", "path", c.Path(), "error", err)
+	} else {
+		s.Logger.Info("request refused", "method", shortened(req.Method), "path", shortened(req.URL.Path), "result", p.outcome, "status", p.Status, "remote", remote(req))
+	}
+	if !c.Response().Committed {
+		_ = write(c, p.reply())
+	}
+}
+
+// shortened is a stranger's text as a line of the log may hold it.
+func shortened(s string) string { return events.Text(s[:min(len(s), 64)]) }

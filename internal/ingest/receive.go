@@ -1,106 +1,105 @@
 package ingest
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// receipt is the answer to one event of a delivery.
-type receipt struct {
-	EventID    string `json:"event_id"`
-	ID         string `json:"id"`
-	Duplicate  bool   `json:"duplicate"`
-	ReceivedAt string `json:"received_at"`
-	Conflict   bool   `json:"conflict,omitempty"`
-}
-
-// timeFormat is RFC 3339 in UTC with microseconds.
-const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
-
 // receive takes one delivery: limits, proof, identity, commit, receipt, in this order.
-func (s *Server) receive(c echo.Context) error {
-	began := s.Now()
+func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 	req := c.Request()
-	ep, ok := s.Endpoints[c.Param("source")]
-	if !ok {
-		s.metrics.deliveries.WithLabelValues("", "unknown_source").Inc()
-		return errUnknownSource
-	}
-	name := ep.Config.Name
-	release, body, err := s.read(ep, req)
+	release, body, err := s.read(v.ep, req)
 	defer func() { release() }()
-	if err != nil {
-		s.metrics.deliveries.WithLabelValues(name, outcomeOf(err)).Inc()
-		return err
-	}
-	d := &provider.Delivery{Header: req.Header, Body: body, ReceivedAt: began.UTC().Truncate(time.Microsecond)}
-	verification, evs, err := prove(ep, d)
-	if err != nil {
-		var rejection *provider.Rejection
-		if !errors.As(err, &rejection) {
-			return err
-		}
-		s.rejections.offer(ep, d, rejection, remote(req))
-		s.metrics.deliveries.WithLabelValues(name, "rejected").Inc()
-		s.metrics.rejections.WithLabelValues(name, string(rejection.Reason)).Inc()
-		return errUnauthenticated
-	}
-	// The time for the request is over with its body; what net/http still reads is only whether the sender is there.
-	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{}) // a writer without deadlines has none to lift
-	receipts, err := s.store(ep, d, verification, evs, &release)
-	if err != nil {
-		s.metrics.deliveries.WithLabelValues(name, outcomeOf(err)).Inc()
-		return err
-	}
-	s.count(name, evs, receipts, len(body), s.Now().Sub(began))
-	return answer(c, receipts)
-}
-
-// store waits for a delivery's receipts. Once it is in the queue its memory is the queue's to release.
-func (s *Server) store(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event, release *func()) ([]events.Receipt, error) {
-	w, err := s.appender.enqueue(ep, d, v, evs, *release)
 	if err != nil {
 		return nil, err
 	}
-	*release = func() {}
-	return s.appender.wait(w)
+	v.bytes = len(body)
+	d := v.delivery(req)
+	d.Body = body
+	verification, err := s.prove(v, d)
+	if err != nil || v.greeting != nil {
+		return v.greeting, err
+	}
+	// The time for the request is over with its body; what net/http still reads is only whether the sender is there.
+	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{}) // a writer without deadlines has none to lift
+	if err := s.store(v, d, verification, &release); err != nil {
+		return nil, err
+	}
+	v.result = "accepted"
+	if a, ok := v.ep.Provider.(provider.Acknowledger); ok {
+		if reply := a.Acknowledge(v.ep.Config, d); reply != nil {
+			return reply, nil
+		}
+	}
+	return receiptsReply(v.receipts)
 }
 
-// prove verifies a delivery and names its events. Only what it returns may reach the database.
-func prove(ep Endpoint, d *provider.Delivery) (provider.Verification, []provider.Event, error) {
-	verification, err := ep.Provider.Verify(ep.Config, d)
-	if err != nil {
-		return verification, nil, err
+// prove verifies a delivery and names its events. Only what it lets pass may reach the database; what it refuses is kept apart.
+// A delivery that the provider wants greeted is no event: v.greeting is its answer.
+func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, error) {
+	_, span := s.tracer.Start(v.ctx, "verify")
+	defer span.End()
+	verification, err := v.ep.Provider.Verify(v.ep.Config, d)
+	if g, ok := v.ep.Provider.(provider.Greeter); ok && err == nil {
+		if v.greeting = g.Greet(v.ep.Config, d); v.greeting != nil {
+			v.result = "greeting"
+			return verification, nil
+		}
 	}
-	evs, err := ep.Provider.Identify(ep.Config, d)
-	return verification, evs, err
+	if err == nil {
+		v.events, err = v.ep.Provider.Identify(v.ep.Config, d)
+	}
+	var rejection *provider.Rejection
+	if errors.As(err, &rejection) {
+		v.reason = rejection.Reason
+		s.rejections.offer(v.ep, d, rejection, v.remote)
+		s.metrics.rejections.WithLabelValues(v.ep.Config.Name, string(rejection.Reason)).Inc()
+		return verification, errUnauthenticated
+	}
+	return verification, err
+}
+
+// store waits for a delivery's receipts. Once it is in the queue its memory is the queue's to release.
+func (s *Server) store(v *visit, d *provider.Delivery, verification provider.Verification, release *func()) error {
+	_, span := s.tracer.Start(v.ctx, "append")
+	defer span.End()
+	delivery, err := toAppend(v.ep, d, verification, v.events)
+	if err != nil {
+		return err
+	}
+	w := &waiting{ep: v.ep, delivery: delivery, trace: v.trace(), release: *release}
+	if err := s.appender.enqueue(w); err != nil {
+		return err
+	}
+	*release = func() {}
+	v.receipts, err = s.appender.wait(w)
+	return err
 }
 
 // read takes the body within all bounds. Its memory is given back by release, which is never nil.
 func (s *Server) read(ep Endpoint, req *http.Request) (release func(), body []byte, err error) {
-	release = func() {}
 	for _, enc := range req.Header.Values("Content-Encoding") {
 		if enc != "" && !strings.EqualFold(enc, "identity") {
-			return release, nil, errEncoding
+			return func() {}, nil, errEncoding
 		}
 	}
 	if req.ContentLength > ep.MaxBody {
-		return release, nil, errTooLarge
+		return func() {}, nil, errTooLarge
 	}
 	var held int64
-	release = func() { s.memory.Release(held) }
-	body, err = s.readBody(req, ep.MaxBody, &held)
+	release = func() {
+		if held > 0 {
+			s.memory.end(ep.Config.Name, held)
+		}
+	}
+	body, err = s.readBody(req, ep, &held)
 	return release, body, err
 }
 
@@ -108,25 +107,25 @@ func (s *Server) read(ep Endpoint, req *http.Request) (release func(), body []by
 // much and send nothing hold next to nothing.
 const readStep = 32 << 10
 
-// readBody reads up to limit bytes into memory that it takes from the bound as the body grows; held is what it took.
-func (s *Server) readBody(req *http.Request, limit int64, held *int64) ([]byte, error) {
-	most := limit + 1 // one more, to see the end without growing
+// readBody reads a body into memory that it takes from its source's share as the body grows; held is what it took.
+func (s *Server) readBody(req *http.Request, ep Endpoint, held *int64) ([]byte, error) {
+	most := ep.MaxBody + 1 // one more, to see the end without growing
 	if req.ContentLength >= 0 {
 		most = req.ContentLength + 1
 	}
-	size := int64(readStep)
+	size, take := int64(readStep), s.memory.begin
 	var body []byte
 	for {
 		size = min(size, most)
-		if !s.memory.TryAcquire(size - *held) {
+		if !take(ep.Config.Name, size-*held) {
 			return nil, errFull
 		}
-		*held = size
+		*held, take = size, s.memory.grow
 		body = append(make([]byte, 0, size), body...)
 		for len(body) < cap(body) {
 			n, err := req.Body.Read(body[len(body):cap(body)])
 			body = body[:len(body)+n]
-			if int64(len(body)) > limit {
+			if int64(len(body)) > ep.MaxBody {
 				return nil, errTooLarge
 			}
 			if err == io.EOF { //nolint:errorlint // io.Reader promises the value itself
@@ -140,49 +139,21 @@ func (s *Server) readBody(req *http.Request, limit int64, held *int64) ([]byte, 
 	}
 }
 
-func (s *Server) count(source string, evs []provider.Event, receipts []events.Receipt, bytes int, took time.Duration) {
-	s.metrics.ack.Observe(took.Seconds())
-	s.metrics.deliveries.WithLabelValues(source, "accepted").Inc()
-	for i, r := range receipts {
-		result := "stored"
-		switch {
-		case r.Conflict:
-			result = "conflict"
-		case r.Duplicate:
-			result = "duplicate"
-		}
-		s.metrics.events.WithLabelValues(source, result).Inc()
-		if evs[i].ContentKey {
-			s.metrics.contentKeys.WithLabelValues(source).Inc()
-		}
-		s.Logger.Info("delivery", "source", source, "event_id", r.Key, "event", r.ID, "type", evs[i].Type, "result", result,
-			"bytes", bytes, "duration_ms", float64(took.Microseconds())/1000)
+// challenge answers a request by which a provider asks whether the address is ours. It costs no memory and no database.
+func (s *Server) challenge(c echo.Context, v *visit) (*provider.Reply, error) {
+	asked, ok := v.ep.Provider.(provider.Challenger)
+	if !ok {
+		return nil, errNotAllowed
 	}
+	reply := asked.Challenge(v.ep.Config, v.delivery(c.Request()))
+	if reply == nil {
+		return nil, errNotAllowed
+	}
+	v.result = "challenge"
+	return reply, nil
 }
 
-// answer writes the receipt, or the list of receipts where the delivery carried many events.
-func answer(c echo.Context, receipts []events.Receipt) error {
-	out := make([]receipt, len(receipts))
-	for i, r := range receipts {
-		out[i] = receipt{EventID: r.Key, ID: strconv.FormatInt(r.ID, 10), Duplicate: r.Duplicate, Conflict: r.Conflict,
-			ReceivedAt: events.Time(r.ID).Format(timeFormat)}
-	}
-	var body []byte
-	var err error
-	if len(out) == 1 {
-		body, err = json.Marshal(out[0])
-	} else {
-		body, err = json.Marshal(out)
-	}
-	if err != nil {
-		return err
-	}
-	return c.Blob(http.StatusOK, "application/json", append(body, '\n'))
-}
-
-func remote(req *http.Request) string {
-	if host, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
-		return host
-	}
-	return req.RemoteAddr
+// delivery is a request in the provider's terms, without its body.
+func (v *visit) delivery(req *http.Request) *provider.Delivery {
+	return &provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header, ReceivedAt: v.began.UTC().Truncate(time.Microsecond)}
 }

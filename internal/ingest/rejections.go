@@ -22,6 +22,7 @@ const (
 // rejected is a refused delivery on its way to the table.
 type rejected struct {
 	source         int32
+	name           string
 	reason, detail string
 	remote         string
 	at             time.Time
@@ -48,8 +49,8 @@ func (r *recorder) offer(ep Endpoint, d *provider.Delivery, why *provider.Reject
 	if most := r.s.Settings.RejectionsMaxBody; int64(len(body)) > most {
 		body = bytes.Clone(body[:most]) // a piece would hold the whole in memory
 	}
-	one := rejected{source: ep.Number, reason: string(why.Reason), detail: events.Text(why.Detail), remote: remote, at: d.ReceivedAt,
-		headers: keptHeaders(ep.Provider.Headers(), d.Header), body: body, bytes: int64(len(d.Body))}
+	one := rejected{source: ep.Number, name: ep.Config.Name, reason: string(why.Reason), detail: events.Text(why.Detail), remote: remote, at: d.ReceivedAt,
+		headers: keptHeaders(ep.Provider.Headers(), d), body: body, bytes: int64(len(d.Body))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting[one.source]) >= keepQueue || r.bytes[one.source]+int64(len(body)) > max(keepQueueBytes, r.s.Settings.RejectionsMaxBody) {
@@ -97,18 +98,9 @@ func (r *recorder) write(ctx context.Context) {
 	for source, batch := range waiting {
 		if err := r.keep(ctx, source, batch); err != nil {
 			r.s.Logger.Warn("refused deliveries not kept", "deliveries", len(batch), "error", err)
-			r.s.metrics.dropped.WithLabelValues(r.name(source)).Add(float64(len(batch)))
+			r.s.metrics.dropped.WithLabelValues(batch[0].name).Add(float64(len(batch)))
 		}
 	}
-}
-
-func (r *recorder) name(source int32) string {
-	for name, ep := range r.s.Endpoints {
-		if ep.Number == source {
-			return name
-		}
-	}
-	return ""
 }
 
 func (r *recorder) keep(ctx context.Context, source int32, batch []rejected) error {

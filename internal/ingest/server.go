@@ -15,7 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -55,12 +56,15 @@ type Publish func(evs ...stream.Event)
 // Options are what a server works with.
 type Options struct {
 	// Pool is connected as postern_gateway.
-	Pool      *pgxpool.Pool
+	Pool *pgxpool.Pool
+	// Endpoints are the sources by name, until Replace gives others.
 	Endpoints map[string]Endpoint
 	Publish   Publish
 	Settings  Settings
 	Logger    *slog.Logger
 	Metrics   prometheus.Registerer
+	// Tracer makes the spans; nil: the process's, which does nothing unless traces are exported.
+	Tracer trace.Tracer
 	// Now is the gateway's clock.
 	Now func() time.Time
 }
@@ -71,18 +75,33 @@ type Server struct {
 	metrics    metrics
 	appender   *appender
 	rejections *recorder
-	memory     *semaphore.Weighted
+	memory     *shares
+	endpoints  atomic.Pointer[map[string]Endpoint]
+	tracer     trace.Tracer
 	stopping   atomic.Bool
 	pings      cached
 }
 
 // New returns a server; nothing is written before Run.
 func New(o Options) (*Server, error) {
-	s := &Server{Options: o, memory: semaphore.NewWeighted(o.Settings.QueueBytes)}
+	s := &Server{Options: o, memory: newShares(o.Settings.QueueBytes), tracer: o.Tracer}
+	if s.tracer == nil {
+		s.tracer = otel.Tracer("github.com/postern-gateway/postern/internal/ingest")
+	}
 	s.metrics.build()
 	s.appender = newAppender(s)
 	s.rejections = newRecorder(s)
-	return s, s.metrics.register(o.Metrics)
+	s.Replace(o.Endpoints)
+	return s, s.metrics.register(o.Metrics, s)
+}
+
+// Replace makes other sources the ones that deliveries may come to, in one step. A request under way ends as it began, under the
+// sources of its time. The map belongs to the server from now on.
+func (s *Server) Replace(endpoints map[string]Endpoint) {
+	s.metrics.preset(endpoints)
+	s.endpoints.Store(&endpoints)
+	s.memory.setAlone(len(endpoints) == 1)
+	s.appender.queue.room.setAlone(len(endpoints) == 1)
 }
 
 // Run writes what Handler takes in, until ctx ends and everything taken is written.
@@ -134,12 +153,11 @@ func (c *cached) get(ctx context.Context, ask func(context.Context) error) error
 	return c.err
 }
 
-// Handler serves POST /webhooks/{source}, /healthz and /readyz.
+// Handler serves /webhooks/{source}, /healthz and /readyz.
 func (s *Server) Handler() http.Handler {
 	e := echo.New()
 	e.HTTPErrorHandler = s.fail
-	e.Use(s.recover)
-	e.POST("/webhooks/:source", s.receive)
+	e.Any("/webhooks/:source", s.door)
 	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
 	e.GET("/readyz", func(c echo.Context) error {
 		if err := s.Ready(c.Request().Context()); err != nil {
@@ -151,20 +169,18 @@ func (s *Server) Handler() http.Handler {
 	return e
 }
 
-// recover turns a panic into a 500 for that request and a counted fault, never a crash.
-func (s *Server) recover(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) (err error) {
-		defer func() {
-			r := recover()
-			if r == nil {
-				return
-			}
-			if r == http.ErrAbortHandler { //nolint:errorlint // the value net/http panics with, to drop the connection unanswered
-				panic(r)
-			}
-			s.metrics.faults.Inc()
-			err = fmt.Errorf("panic: %v", r)
-		}()
-		return next(c)
-	}
+// guard turns a panic into the error of that request and a counted fault, never a crash.
+func (s *Server) guard(serve func() error) (err error) {
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		if r == http.ErrAbortHandler { //nolint:errorlint // the value net/http panics with, to drop the connection unanswered
+			panic(r)
+		}
+		s.metrics.faults.Inc()
+		err = fmt.Errorf("panic: %v", r)
+	}()
+	return serve()
 }

@@ -42,8 +42,9 @@ func sources() map[string]ingest.Endpoint {
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
 		"shops": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shops", Accounts: []string{"*"}, Tolerance: 300 * time.Second,
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
-		"many":  {Provider: lines{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
-		"panic": {Provider: panics{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
+		"many":   {Provider: lines{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
+		"polite": {Provider: polite{}, MaxBody: maxBody, Config: &provider.Source{Name: "polite"}},
+		"panic":  {Provider: panics{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
 	}
 }
 
@@ -58,13 +59,13 @@ type testBundle struct {
 }
 
 // setup starts the ingest side behind a real HTTP listener; tune changes what it works with.
-func setup(t *testing.T, tune func(*ingest.Options)) *testBundle {
+func setup(t testing.TB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
 	return setupOn(t, testkit.Database(t), tune)
 }
 
 // setupOn is setup on a given database.
-func setupOn(t *testing.T, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
+func setupOn(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
 	b := setupIdle(t, db, tune)
 	b.run(t)
@@ -72,7 +73,7 @@ func setupOn(t *testing.T, db *testkit.DB, tune func(*ingest.Options)) *testBund
 }
 
 // setupIdle serves requests but writes nothing before run: what is taken waits in memory.
-func setupIdle(t *testing.T, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
+func setupIdle(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
 	b := &testBundle{db: db, endpoints: sources(), registry: prometheus.NewRegistry(), published: make(chan stream.Event, 10_000)}
 	names := map[string]string{}
@@ -124,7 +125,7 @@ func through(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*ingest.Op
 const readTimeout, shortTimeout = 8 * time.Second, 2 * time.Second
 
 // serve answers requests until the test ends; a sender has that long for its request.
-func (b *testBundle) serve(t *testing.T, within time.Duration) {
+func (b *testBundle) serve(t testing.TB, within time.Duration) {
 	t.Helper()
 	web := httptest.NewUnstartedServer(b.server.Handler())
 	web.Config.ReadTimeout = within
@@ -139,7 +140,7 @@ func (b *testBundle) serve(t *testing.T, within time.Duration) {
 }
 
 // run writes until the test ends.
-func (b *testBundle) run(t *testing.T) {
+func (b *testBundle) run(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

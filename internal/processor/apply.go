@@ -74,45 +74,88 @@ func (p *Processor) applySplit(ctx context.Context, run int64, items []*item) er
 	return nil
 }
 
+// committed is one apply transaction, for those who are told of it.
+type committed struct {
+	run          int64
+	items        []*item
+	objects      map[versioning.Key]*versioning.Object
+	doubts       map[string]int
+	began, ended time.Time
+}
+
 // commit is one transaction: locks, reads, decisions, writes.
 func (p *Processor) commit(ctx context.Context, run int64, items []*item) error {
-	began := time.Now()
-	var work []*item
+	done := &committed{run: run, began: time.Now()}
 	var announce []*versioning.Object
 	var batchID int64
-	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		work = copies(items)
-		if err := lock(ctx, tx, work); err != nil {
+	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
+		done.items = copies(items)
+		if err := lock(ctx, tx, done.items); err != nil {
 			return err
 		}
-		if err := p.settle(ctx, tx, run, work); err != nil {
+		if err := p.settle(ctx, tx, run, done.items); err != nil {
 			return err
 		}
-		objs, err := loadObjects(ctx, tx, work)
-		if err != nil {
+		if done.objects, err = loadObjects(ctx, tx, done.items); err != nil {
 			return err
 		}
-		dirty := fold(work, objs)
+		before := rowsOf(done.objects)
+		dirty := fold(done.items, done.objects)
+		done.doubts = doubts(before, dirty)
 		announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
 		if len(dirty) > 0 {
 			if err := versioning.Save(ctx, tx, dirty); err != nil {
 				return err
 			}
 		}
-		if err := p.record(ctx, tx, run, work); err != nil {
+		if err := p.record(ctx, tx, run, done.items); err != nil {
 			return err
 		}
 		batchID, err = keepChanges(ctx, tx, announce)
 		return err
 	})
+	done.ended = time.Now()
+	p.traceBatch(done, err)
 	if err != nil {
 		return err
 	}
-	p.observe(work, time.Since(began))
+	p.applied(done)
 	if len(announce) > 0 {
 		p.changes.offer(batchID, announce)
 	}
 	return nil
+}
+
+// doubt is what an object's row says about doubt.
+type doubt struct {
+	ambiguous bool
+	lookAfter int64
+}
+
+func rowsOf(objs map[versioning.Key]*versioning.Object) map[versioning.Key]doubt {
+	rows := make(map[versioning.Key]doubt, len(objs))
+	for k, o := range objs {
+		rows[k] = doubt{o.Ambiguous, o.LookAfter}
+	}
+	return rows
+}
+
+// doubts counts how doubt changed from what was read to what is written.
+func doubts(before map[versioning.Key]doubt, dirty []*versioning.Object) map[string]int {
+	n := map[string]int{}
+	for _, o := range dirty {
+		was := before[o.Key]
+		if o.Ambiguous && !was.ambiguous {
+			n["ambiguous"]++
+		}
+		if !o.Ambiguous && was.ambiguous {
+			n["settled"]++
+		}
+		if o.LookAfter != 0 && was.lookAfter == 0 {
+			n["look_owed"]++
+		}
+	}
+	return n
 }
 
 // copies lets a transaction that is tried again start from the items as they were read.
@@ -186,27 +229,10 @@ func (p *Processor) fetchBodies(ctx context.Context, batch []stream.Event) error
 	}
 	for i := range recs {
 		for _, j := range at[recs[i].ID] {
-			retry := batch[j].Retry
+			retry, trace := batch[j].Retry, batch[j].Trace
 			batch[j] = p.sourceEvent(&recs[i])
-			batch[j].Retry = retry
+			batch[j].Retry, batch[j].Trace = retry, trace
 		}
 	}
 	return nil
-}
-
-func (p *Processor) observe(items []*item, took time.Duration) {
-	p.metrics.batches.Observe(float64(len(items)))
-	p.metrics.apply.Observe(took.Seconds())
-	counts := map[versioning.Status]int{}
-	for _, it := range items {
-		if !it.settled {
-			counts[it.outcome.status]++
-			p.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
-		}
-	}
-	args := []any{"events", len(items), "duration_ms", float64(took.Microseconds()) / 1000}
-	for status, n := range counts {
-		args = append(args, string(status), n)
-	}
-	p.Logger.Info("applied batch", args...)
 }

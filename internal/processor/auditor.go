@@ -68,6 +68,7 @@ func (a *auditor) pass(ctx context.Context) error {
 	var cursor int64
 	err := a.p.Pool.QueryRow(ctx, leaseSQL, auditorJob, a.p.ID, a.p.Settings.AuditLease).Scan(&cursor)
 	if errors.Is(err, pgx.ErrNoRows) {
+		a.p.metrics.behind.Set(0)
 		return nil // another process is the auditor
 	}
 	if err != nil {
@@ -97,7 +98,11 @@ func (a *auditor) pass(ctx context.Context) error {
 	if more, err := a.missing(ctx, cursor, bound); err != nil || !more {
 		return err
 	}
-	return a.due(ctx)
+	if err := a.due(ctx); err != nil {
+		return err
+	}
+	a.p.metrics.passed.SetToCurrentTime()
+	return nil
 }
 
 // bound is the greatest id that may be published again: older than the age, and by as much older than the oldest message that
@@ -134,8 +139,11 @@ func (a *auditor) missing(ctx context.Context, cursor, bound int64) (more bool, 
 	checkpoint, clean := cursor, true
 	for at := cursor; at < bound; {
 		ids, err := events.After(ctx, a.p.Pool, at, bound, auditChunk)
-		if err != nil || len(ids) == 0 {
-			return err == nil, err
+		if err != nil {
+			return false, err
+		}
+		if len(ids) == 0 {
+			break
 		}
 		missing, err := a.withoutOutcome(ctx, ids)
 		if err != nil {
@@ -147,16 +155,19 @@ func (a *auditor) missing(ctx context.Context, cursor, bound int64) (more bool, 
 				checkpoint = at
 			} else {
 				checkpoint = missing[0] - 1
+				a.p.metrics.behind.Set(time.Since(events.Time(missing[0])).Seconds())
 			}
 		}
 		held, err := a.p.Pool.Exec(ctx, advanceSQL, auditorJob, a.p.ID, checkpoint, a.p.Settings.AuditLease)
 		if err != nil || held.RowsAffected() == 0 {
 			return false, err
 		}
-		a.p.metrics.behind.Set(time.Since(events.Time(checkpoint)).Seconds())
 		if more, err := a.publish(ctx, missing, false); err != nil || !more {
 			return false, err
 		}
+	}
+	if clean {
+		a.p.metrics.behind.Set(0)
 	}
 	return true, nil
 }
@@ -200,12 +211,18 @@ func (a *auditor) due(ctx context.Context) error {
 	return err
 }
 
+// Why an event is published again.
+const (
+	causeMissing = "missing"
+	causeDue     = "due"
+)
+
 // publishChunk is how many events are read and published between two looks at the lag.
 const publishChunk = 200
 
 // publish puts events into the stream again, each once; more is false when the stream is full enough for this pass.
 func (a *auditor) publish(ctx context.Context, ids []int64, retry bool) (more bool, err error) {
-	cause := map[bool]string{false: "missing", true: "due"}[retry]
+	cause := map[bool]string{false: causeMissing, true: causeDue}[retry]
 	for rest := ids; len(rest) > 0; {
 		n := min(publishChunk, a.room, len(rest))
 		recs, err := events.Read(ctx, a.p.Pool, rest[:n], stream.MaxBody)

@@ -56,7 +56,7 @@ func (p *Processor) read(ev *stream.Event) (it *item) {
 		it.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too large to travel"}
 		return it
 	}
-	src, ok := p.Sources[ev.Source]
+	src, ok := p.sources.source(ev.Source)
 	if !ok {
 		it.patient = true
 		it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("source %q is not in this processor's configuration: add it, the event is tried again", ev.Source)}

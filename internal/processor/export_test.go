@@ -6,3 +6,6 @@ import "context"
 func AuditPass(p *Processor) func(context.Context) error {
 	return (&auditor{p: p}).pass
 }
+
+// ReadBacklog reads what is left to do into the metrics.
+func ReadBacklog(ctx context.Context, p *Processor) { p.readBacklog(ctx) }

@@ -9,11 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // Settings are the processor's numbers; tests shorten them.
@@ -76,7 +77,7 @@ type Options struct {
 	// Conn may be nil for a processor that only applies (replay, tests).
 	Conn   *stream.Conn
 	Limits stream.Limits
-	// Sources by name.
+	// Sources by name, until Replace gives others.
 	Sources map[string]Source
 	// Known are all sources the log has events of; those configured here are added.
 	Known events.Sources
@@ -85,6 +86,8 @@ type Options struct {
 	Settings Settings
 	Logger   *slog.Logger
 	Metrics  prometheus.Registerer
+	// Tracer makes the spans; nil: the process's.
+	Tracer trace.Tracer
 }
 
 // Processor applies events; it has no state but its connections.
@@ -99,36 +102,10 @@ type Processor struct {
 func New(o Options) (*Processor, error) {
 	p := &Processor{Options: o, sources: newDirectory(o.Known, o.Sources)}
 	p.changes = newSender(p)
+	if p.Tracer == nil {
+		p.Tracer = otel.Tracer("github.com/postern-gateway/postern/internal/processor")
+	}
 	return p, p.metrics.register(o.Metrics)
-}
-
-type metrics struct {
-	outcomes  *prometheus.CounterVec
-	batches   prometheus.Histogram
-	apply     prometheus.Histogram
-	audited   *prometheus.CounterVec
-	changes   *prometheus.CounterVec
-	behind    prometheus.Gauge
-	handBacks prometheus.Counter
-}
-
-func (m *metrics) register(reg prometheus.Registerer) error {
-	m.outcomes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_outcomes_total", Help: "Outcomes committed, by status."}, []string{"status"})
-	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
-		m.outcomes.WithLabelValues(string(s))
-	}
-	m.batches = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_apply_batch_events", Help: "Events per apply transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 11)})
-	m.apply = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_apply_seconds", Help: "Time of an apply transaction.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)})
-	m.audited = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_audited_events_total", Help: "Events published again by the auditor: missing an outcome, or failed and due."}, []string{"cause"})
-	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_changes_total", Help: "Changes handed to the feed: acknowledged or failed (sent again later)."}, []string{"result"})
-	m.behind = prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_auditor_behind_seconds", Help: "Age of the oldest event that may lack an outcome, as of the auditor's last pass."})
-	m.handBacks = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_messages_handed_back_total", Help: "Messages handed back for trouble of our own."})
-	for _, c := range []prometheus.Collector{m.outcomes, m.batches, m.apply, m.audited, m.changes, m.behind, m.handBacks} {
-		if err := reg.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // sourceEvent makes the stream's form of a record of the log.

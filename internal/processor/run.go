@@ -25,6 +25,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	g.Go(func() error { return p.consume(ctx) })
 	g.Go(func() error { return (&auditor{p: p}).run(ctx) })
 	g.Go(func() error { return p.changes.run(ctx) })
+	g.Go(func() error { return p.watchBacklog(ctx) })
 	return g.Wait()
 }
 
@@ -83,6 +84,7 @@ func (p *Processor) consume(ctx context.Context) error {
 // pull feeds the lanes until ctx ends, opening the consumer again whenever it is lost or the database is back.
 func (p *Processor) pull(ctx context.Context, l *lanes) {
 	foreign := func(err error) {
+		p.metrics.foreign.Inc()
 		p.Logger.Error("a message that is not ours was dropped from the stream", "error", err)
 	}
 	said := false // that the consumer is lost: once per spell

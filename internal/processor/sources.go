@@ -12,22 +12,44 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// directory knows the sources by name and by number. A gateway may have added one since this process started.
+// directory knows the sources by name and by number, and which of them are configured. A gateway may have added one since this
+// process started.
 type directory struct {
-	mu    sync.Mutex
-	known events.Sources
-	asked time.Time
+	mu         sync.Mutex
+	known      events.Sources
+	configured map[string]Source
+	asked      time.Time
 }
 
 func newDirectory(known events.Sources, configured map[string]Source) *directory {
 	d := &directory{known: events.Sources{Number: map[string]int32{}, Name: map[int32]string{}}}
 	maps.Copy(d.known.Number, known.Number)
 	maps.Copy(d.known.Name, known.Name)
+	d.configure(configured)
+	return d
+}
+
+// configure replaces the configured sources; those that were configured stay known.
+func (d *directory) configure(configured map[string]Source) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.configured = configured
 	for name, s := range configured {
 		d.known.Number[name], d.known.Name[s.Number] = s.Number, name
 	}
-	return d
 }
+
+// source is a configured source.
+func (d *directory) source(name string) (Source, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, ok := d.configured[name]
+	return s, ok
+}
+
+// Replace makes other sources the configured ones, in one step. Events of a source that is no longer among them wait, without
+// losing an attempt, until it is again. The map belongs to the processor from now on.
+func (p *Processor) Replace(sources map[string]Source) { p.sources.configure(sources) }
 
 func (d *directory) name(number int32) string {
 	d.mu.Lock()

@@ -72,6 +72,31 @@ func TestSourceOfANewerConfiguration(t *testing.T) {
 	}
 }
 
+// Events of a source that was taken away wait, without losing an attempt, until it is there again.
+func TestSourceThatIsReplaced(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	number := b.addSource(t, "coming")
+	p := b.knowing(t, "going", b.addSource(t, "going"))
+	e := thing(1, "coming")
+	e.Source = "coming"
+	configured := map[string]processor.Source{"coming": {Number: number, Config: &provider.Source{Name: "coming"}, Provider: sim.Provider{}}}
+	for _, step := range []struct {
+		sources  map[string]processor.Source
+		status   string
+		attempts int
+	}{{nil, "failed", 0}, {configured, "applied", 1}, {nil, "applied", 1}} {
+		p.Replace(step.sources)
+		b.due(t)
+		if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{e}); err != nil {
+			t.Fatal(err)
+		}
+		if source, status, attempts, _ := b.shown(t, e.ID); source != "coming" || status != step.status || attempts != step.attempts {
+			t.Errorf("%s of source %q after %d attempts, want %s after %d", status, source, attempts, step.status, step.attempts)
+		}
+	}
+}
+
 // knowing is a processor whose configuration has one source.
 func (b *testBundle) knowing(t *testing.T, name string, number int32) *processor.Processor {
 	t.Helper()

@@ -16,23 +16,41 @@ import (
 // DefaultTolerance is how far a signed time may lie from the time of receipt where neither source nor scheme says.
 const DefaultTolerance = signature.DefaultTolerance
 
-// Prove verifies a delivery by the first of a provider's signature schemes that it carries a signature of. Where it carries none,
-// the first scheme says what is missing. The error is a *Rejection.
+// Prove verifies a delivery by any of a provider's signature schemes that it carries a signature of: schemes may share a header, and
+// which of them a source's secrets belong to is known only by trying. Where none proves it, the most telling failure is the error:
+// a right signature of the wrong time before a wrong one, that before an unreadable one. Where the delivery carries none, the first
+// scheme says what is missing. The error is a *Rejection.
 func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification, error) {
 	secrets := make([][]byte, len(src.Secrets))
 	for i, secret := range src.Secrets {
 		secrets[i] = secret.Value
 	}
 	r := Request(src, d)
-	s := schemes[0]
-	if i := slices.IndexFunc(schemes, func(s *signature.Scheme) bool { return s.Present(r) }); i > 0 {
-		s = schemes[i]
+	var told *Rejection
+	for _, s := range schemes {
+		if !s.Present(r) {
+			continue
+		}
+		m, err := s.Verify(secrets, r, src.Tolerance)
+		if err == nil {
+			return Verification{Scheme: s.Name, Secret: src.Secrets[m.Secret].Name, SignedAt: m.SignedAt}, nil
+		}
+		if each := rejection(err); told == nil || each.telling() > told.telling() {
+			told = each
+		}
 	}
-	m, err := s.Verify(secrets, r, src.Tolerance)
-	if err != nil {
+	if told != nil {
+		return Verification{}, told
+	}
+	if _, err := schemes[0].Verify(secrets, r, src.Tolerance); err != nil {
 		return Verification{}, rejection(err)
 	}
-	return Verification{Scheme: s.Name, Secret: src.Secrets[m.Secret].Name, SignedAt: m.SignedAt}, nil
+	return Verification{}, &Rejection{Reason: MissingSignature, Detail: "the delivery does not say that it is signed so"}
+}
+
+// telling is how much a failed proof says of a delivery: of several, the greatest is the one to tell.
+func (r *Rejection) telling() int {
+	return slices.Index([]Reason{MissingSignature, MalformedSignature, WrongSignature, FutureTimestamp, StaleTimestamp}, r.Reason)
 }
 
 // Request is what a signature scheme reads of a delivery to a source. The URL is the configured one, with the delivery's query

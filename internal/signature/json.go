@@ -1,106 +1,166 @@
 package signature
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"io"
 	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
-// findJSON finds a text, number or truth value in a body by its path, numbers and truth values as they are written. It reads token
-// by token and keeps none, since nobody has proven the body yet. Of members with one name the last counts, as everywhere.
-func findJSON(body []byte, path []string) (string, bool) {
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	var found string
-	var ok bool
-	err := walk(d, path, func(t json.Token) { found, ok = scalar(t) })
-	if err != nil {
+// findJSON finds a text, number or truth value by its dotted path, numbers and truth values as they are written. The body must be
+// valid JSON. Nothing is kept of what is passed over, since nobody has proven the body yet. Of members with one name the last
+// counts, as everywhere.
+func findJSON(body []byte, path string) (string, bool) {
+	at := body[skipSpace(body, 0):]
+	for more := true; more && at != nil; {
+		var name string
+		name, path, more = strings.Cut(path, ".")
+		at = member(at, name)
+	}
+	if at == nil {
 		return "", false
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+	return scalar(at)
+}
+
+// scalar reads the value that text begins with.
+func scalar(text []byte) (string, bool) {
+	switch end := valueEnd(text, 0); text[0] {
+	case '"':
+		return string(unquote(make([]byte, 0, end), text[:end])), true
+	case '{', '[', 'n':
 		return "", false
+	default:
+		return string(text[:end]), true
 	}
-	return found, ok
 }
 
-func scalar(t json.Token) (string, bool) {
-	switch t := t.(type) {
-	case string:
-		return t, true
-	case json.Number:
-		return t.String(), true
-	case bool:
-		return strconv.FormatBool(t), true
+// unquote reads a quoted text into the place of another, as encoding/json does: bytes and escapes that are no character become
+// U+FFFD.
+func unquote(to, quoted []byte) []byte {
+	for i := 1; i < len(quoted)-1; {
+		switch c := quoted[i]; {
+		case c == '\\' && quoted[i+1] == 'u':
+			r, size := unescape(quoted[i:])
+			to = utf8.AppendRune(to, r)
+			i += size
+		case c == '\\':
+			to = append(to, "\"\\/\b\f\n\r\t"[strings.IndexByte(`"\/bfnrt`, quoted[i+1])])
+			i += 2
+		case c < utf8.RuneSelf:
+			to = append(to, c)
+			i++
+		default:
+			r, size := utf8.DecodeRune(quoted[i : len(quoted)-1])
+			to = utf8.AppendRune(to, r)
+			i += size
+		}
 	}
-	return "", false
+	return to
 }
 
-// walk reads one value and hands what lies at the path to found; nil where that is no scalar.
-func walk(d *json.Decoder, path []string, found func(json.Token)) error {
-	t, err := d.Token()
-	if err != nil {
-		return err
+// unescape reads \uXXXX, or a pair of them.
+func unescape(text []byte) (r rune, size int) {
+	half := func(i int) rune {
+		if text[i] != '\\' || text[i+1] != 'u' {
+			return -1
+		}
+		n, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 32) // four digits, since the text is valid
+		return rune(n)
 	}
-	delim, container := t.(json.Delim)
-	switch {
-	case len(path) == 0 && container:
-		found(nil)
-		return skip(d)
-	case len(path) == 0:
-		found(t)
+	r = half(0)
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	if whole := utf16.DecodeRune(r, half(6)); whole != utf8.RuneError {
+		return whole, 12
+	}
+	return utf8.RuneError, 6
+}
+
+// member finds the last member under a name, or the element at a place, of the object or array that text begins with: the text
+// from its value on.
+func member(text []byte, name string) []byte {
+	if text[0] != '{' && text[0] != '[' {
 		return nil
-	case !container:
-		found(nil)
-		return nil
 	}
-	for n := 0; d.More(); n++ {
-		name := strconv.Itoa(n)
-		if delim == '{' {
-			if t, err = d.Token(); err != nil {
-				return err
-			}
-			name, _ = t.(string)
+	place, err := strconv.Atoi(name)
+	if err != nil || strconv.Itoa(place) != name {
+		place = -1
+	}
+	var found []byte
+	i := skipSpace(text, 1)
+	for n := 0; text[i] != '}' && text[i] != ']'; n++ {
+		here := n == place
+		if text[0] == '{' {
+			end := stringEnd(text, i)
+			here = isName(text[i:end], name)
+			i = skipSpace(text, skipSpace(text, end)+1) // past the colon
 		}
-		if name == path[0] {
-			err = walk(d, path[1:], found)
-		} else {
-			err = pass(d)
+		if here {
+			found = text[i:]
 		}
-		if err != nil {
-			return err
+		i = skipSpace(text, valueEnd(text, i))
+		if text[i] == ',' {
+			i = skipSpace(text, i+1)
 		}
 	}
-	_, err = d.Token()
-	return err
+	return found
 }
 
-// pass reads over one value.
-func pass(d *json.Decoder) error {
-	t, err := d.Token()
-	if err != nil {
-		return err
+func isName(quoted []byte, name string) bool {
+	if len(quoted) > 6*len(name)+2 { // a byte is written in six at most
+		return false
 	}
-	if _, container := t.(json.Delim); container {
-		return skip(d)
-	}
-	return nil
+	var buf [64]byte
+	return string(unquote(buf[:0], quoted)) == name
 }
 
-// skip reads to the end of the container that was opened last.
-func skip(d *json.Decoder) error {
-	for depth := 1; depth > 0; {
-		t, err := d.Token()
-		if err != nil {
-			return err
+func skipSpace(text []byte, i int) int {
+	for i < len(text) && (text[i] == ' ' || text[i] == '\t' || text[i] == '\r' || text[i] == '\n') {
+		i++
+	}
+	return i
+}
+
+// stringEnd is the place after the string that begins at i.
+func stringEnd(text []byte, i int) int {
+	for i++; text[i] != '"'; i++ {
+		if text[i] == '\\' {
+			i++
 		}
-		switch t {
-		case json.Delim('{'), json.Delim('['):
+	}
+	return i + 1
+}
+
+// valueEnd is the place after the value that begins at i.
+func valueEnd(text []byte, i int) int {
+	switch text[i] {
+	case '"':
+		return stringEnd(text, i)
+	case '{', '[':
+		return containerEnd(text, i)
+	}
+	for i < len(text) && strings.IndexByte(",]} \t\r\n", text[i]) < 0 {
+		i++
+	}
+	return i
+}
+
+func containerEnd(text []byte, i int) int {
+	for depth := 0; ; {
+		switch text[i] {
+		case '"':
+			i = stringEnd(text, i)
+			continue
+		case '{', '[':
 			depth++
-		case json.Delim('}'), json.Delim(']'):
+		case '}', ']':
 			depth--
 		}
+		i++
+		if depth == 0 {
+			return i
+		}
 	}
-	return nil
 }

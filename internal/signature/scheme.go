@@ -4,6 +4,7 @@
 package signature
 
 import (
+	"crypto"
 	"crypto/sha1" //nolint:gosec // some senders sign with it; HMAC-SHA1 is not broken by its collisions
 	"crypto/sha256"
 	"crypto/sha512"
@@ -32,10 +33,21 @@ type Scheme struct {
 	Encoding Encoding
 	// Timestamp is the signed time; nil where the scheme signs none.
 	Timestamp *Clock
+	// When is a value by which the sender says that it signed by this scheme; nil where the place of the signature says it. Nothing
+	// signs that value: whoever can choose it chooses the weakest of a source's schemes.
+	When *Condition
 	// Message is what is signed. A Token scheme has none.
 	Message Template
+	// Or are other spellings of it, for senders whose own programs try several.
+	Or []Template
 	// Body is a digest of the body that the signed message carries in place of the body; nil where the body is signed itself.
 	Body *BodyDigest
+}
+
+// Condition is a value of a request that must be as it says.
+type Condition struct {
+	From Ref
+	Is   string
 }
 
 // Method is how a signature is made.
@@ -45,9 +57,12 @@ type Method int
 const (
 	// HMAC of the message under the key.
 	HMAC Method = iota
-	// Hash of a message that holds the secret itself, {secret}.
+	// Hash of a message that holds the secret itself, {secret}. Where the secret comes first, whoever has one signature can sign that
+	// message with bytes added to it, which no reader of JSON takes.
 	Hash
-	// Ed25519, ECDSA (ASN.1) and RSA (PKCS #1 v1.5) verify with a public key, which is the secret's text.
+	// Ed25519, ECDSA (ASN.1) and RSA (PKCS #1 v1.5) verify with a public key, which is the secret's text. The same message may have
+	// several signatures that verify, so that a signature names no delivery; and a key of low order, which only its owner can give,
+	// verifies more than its owner signed.
 	Ed25519
 	ECDSA
 	RSA
@@ -65,20 +80,41 @@ const (
 	SHA512
 )
 
-func (d Digest) new() hash.Hash {
+func (d Digest) new() func() hash.Hash {
 	switch d {
 	case SHA1:
-		return sha1.New() //nolint:gosec // see the import
+		return sha1.New
 	case SHA512:
-		return sha512.New()
+		return sha512.New
 	}
-	return sha256.New()
+	return sha256.New
+}
+
+// size is how many bytes a digest has.
+func (d Digest) size() int {
+	switch d {
+	case SHA1:
+		return sha1.Size
+	case SHA512:
+		return sha512.Size
+	}
+	return sha256.Size
+}
+
+func (d Digest) of(b []byte) []byte {
+	h := d.new()()
+	h.Write(b)
+	return h.Sum(nil)
+}
+
+func (d Digest) crypto() crypto.Hash {
+	return [...]crypto.Hash{crypto.SHA256, crypto.SHA1, crypto.SHA512}[d]
 }
 
 // Layout is where signatures sit and how they are written there.
 type Layout struct {
 	// In are the places, most often one header. Any that is there counts; one must be. A header's name that ends in # stands
-	// for those that end in 1, 2, 3 and so on instead.
+	// for those that end in a number from 1 to 100 instead.
 	In []Ref
 	// Prefix is what each signature begins with ("sha256="). It is not optional: what lacks it is no signature.
 	Prefix string
@@ -86,10 +122,12 @@ type Layout struct {
 	Group string
 	// Separator separates items; empty: there is one item, the signature.
 	Separator string
+	// Spaces: spaces around items are passed over.
+	Spaces bool
 	// Assign separates an item's key from its value; empty: items have no keys and are known by their place.
 	Assign string
 	// Item is the key of the signatures where items have keys. Items under other keys are no proof and are passed over, so that
-	// nobody can talk a receiver down to a weaker scheme.
+	// nobody can talk a receiver down to a weaker scheme. Empty: each item is a signature, and its key says whose.
 	Item string
 	// Skip is how many items come before the signatures where items have no keys.
 	Skip int

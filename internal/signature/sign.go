@@ -3,7 +3,6 @@ package signature
 import (
 	"bytes"
 	"crypto"
-	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -20,8 +19,8 @@ func (s *Scheme) Sign(secret []byte, r *Request, at time.Time) error {
 	if r.Header == nil {
 		r.Header = http.Header{}
 	}
-	if s.Body != nil {
-		if err := set(r, s.Body.From, s.Body.Encoding.encode(s.Body.Digest.of(r.Body))); err != nil {
+	if s.When != nil {
+		if err := set(r, s.When.From, s.When.Is); err != nil {
 			return err
 		}
 	}
@@ -32,6 +31,11 @@ func (s *Scheme) Sign(secret []byte, r *Request, at time.Time) error {
 			if err := set(r, s.Timestamp.From, c.timestamp); err != nil {
 				return err
 			}
+		}
+	}
+	if s.Body != nil {
+		if err := set(r, s.Body.From, s.Body.Encoding.encode(s.Body.Digest.of(r.Body))); err != nil {
+			return err
 		}
 	}
 	signed, err := s.sign(secret, &values{r: r, claim: c, secret: secret})
@@ -52,24 +56,24 @@ func (s *Scheme) place() Ref {
 
 func (s *Scheme) sign(secret []byte, v *values) ([]byte, error) {
 	if !s.asymmetric() {
-		sum, err := s.sum(secret, v)
-		if err == nil && sum == nil {
-			err = s.CheckSecret(secret)
+		k, err := s.key(secret)
+		if err != nil {
+			return nil, err
 		}
-		return sum, err
+		return s.sum(k.shared, v, &s.Message)
 	}
-	key, err := s.privateKey(secret)
+	private, err := s.privateKey(secret)
 	if err != nil {
 		return nil, err
 	}
-	message, err := s.message(v)
+	message, err := s.bytes(v, &s.Message)
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := key.(ed25519.PrivateKey); ok {
-		return key.Sign(rand.Reader, message, crypto.Hash(0))
+	if s.Method == Ed25519 {
+		return private.Sign(rand.Reader, message, crypto.Hash(0))
 	}
-	return key.Sign(rand.Reader, s.Digest.of(message), s.Digest.crypto())
+	return private.Sign(rand.Reader, s.Digest.of(message), s.Digest.crypto())
 }
 
 // layOut writes a signature, and the time where it stands beside it, as the scheme's place has them.

@@ -1,13 +1,18 @@
 package signature
 
 import (
+	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/rsa"
 	"crypto/subtle"
+	"errors"
 	"fmt"
+	"hash"
+	"slices"
 	"time"
 )
 
@@ -84,24 +89,43 @@ func (s *Scheme) tolerance(given time.Duration) time.Duration {
 
 // match finds the first secret that made one of the signatures.
 func (s *Scheme) match(secrets [][]byte, v *values, claims []claim) (int, *claim, error) {
-	signatures := 0
+	tried := false
+	var bad error
 	for i, secret := range secrets {
-		if len(secret) == 0 {
-			continue
+		k, err := s.key(secret)
+		if err != nil {
+			continue // such a secret proves nothing; CheckSecret has told the operator
 		}
+		v.secret = secret
 		for j := range claims {
-			signatures += len(claims[j].signatures)
-			ok, err := s.proves(secret, v, &claims[j])
-			if err != nil {
-				return 0, nil, err
-			}
-			if ok {
-				return i, &claims[j], nil
+			v.claim = &claims[j]
+			for n := range 1 + len(s.Or) {
+				ok, err := s.proves(&k, v, s.message(n))
+				if ok {
+					return i, v.claim, nil
+				}
+				tried = tried || err == nil
+				bad = cmp.Or(bad, err)
 			}
 		}
 	}
+	if bad != nil && !tried {
+		return 0, nil, bad
+	}
+	signatures := 0
+	for _, c := range claims {
+		signatures += len(c.signatures)
+	}
 	return 0, nil, fail(Wrong, "%s: none of %d secrets made any of %d signatures over %s, %d bytes of body",
 		s.Where(), len(secrets), signatures, s.covered(), len(v.r.Body))
+}
+
+// message is the n-th spelling of what is signed.
+func (s *Scheme) message(n int) *Template {
+	if n == 0 {
+		return &s.Message
+	}
+	return &s.Or[n-1]
 }
 
 // covered says in words what is signed.
@@ -109,98 +133,104 @@ func (s *Scheme) covered() string {
 	if s.Method == Token {
 		return "nothing (it is a shared token)"
 	}
-	return s.Message.String()
+	return s.Message.shown()
 }
 
-// proves tells whether a secret made one of a claim's signatures.
-func (s *Scheme) proves(secret []byte, v *values, c *claim) (bool, error) {
-	with := values{r: v.r, claim: c, secret: secret, form: v.form, parsed: v.parsed}
-	if s.asymmetric() {
-		return s.provesPublic(secret, &with)
+// key is what a secret is good for: the bytes of a shared secret, or a public key.
+type key struct {
+	shared []byte
+	public crypto.PublicKey
+}
+
+// key reads a secret. The error says why it is none, in words that hold nothing of it.
+func (s *Scheme) key(secret []byte) (k key, err error) {
+	switch {
+	case len(secret) == 0:
+		return k, errors.New("it is empty; an empty secret would let anyone sign")
+	case s.asymmetric():
+		k.public, err = s.publicKey(secret)
+		return k, err
 	}
-	want, err := s.sum(secret, &with)
-	if err != nil || want == nil {
+	if k.shared, err = s.Key.of(secret); err == nil && len(k.shared) == 0 {
+		err = errors.New("it holds no key")
+	}
+	return k, err
+}
+
+// proves tells whether a key made one of a claim's signatures.
+func (s *Scheme) proves(k *key, v *values, message *Template) (bool, error) {
+	if s.asymmetric() {
+		return s.provesPublic(k.public, v, message)
+	}
+	want, err := s.sum(k.shared, v, message)
+	if err != nil {
 		return false, err
 	}
-	for _, signature := range c.signatures {
-		if subtle.ConstantTimeCompare(signature, want) == 1 {
-			return true, nil
-		}
+	found := 0
+	for _, signature := range v.claim.signatures {
+		found |= s.same(signature, want)
 	}
-	return false, nil
+	return found == 1, nil
 }
 
-// sum is what a symmetric signature must be; nil where the secret is no key.
-func (s *Scheme) sum(secret []byte, v *values) ([]byte, error) {
-	key, err := s.Key.of(secret)
-	if err != nil || len(key) == 0 {
-		return nil, nil //nolint:nilerr // such a secret proves nothing; CheckSecret has told the operator
+// same compares in constant time. Tokens, which have any length, are compared by their digests, so that not even that is told.
+func (s *Scheme) same(a, b []byte) int {
+	if s.Method == Token {
+		return subtle.ConstantTimeCompare(s.Digest.of(a), s.Digest.of(b))
 	}
+	return subtle.ConstantTimeCompare(a, b)
+}
+
+// sum is what a symmetric signature must be.
+func (s *Scheme) sum(key []byte, v *values, message *Template) ([]byte, error) {
 	if s.Method == Token {
 		return key, nil
 	}
-	h := s.Digest.new()
+	var h hash.Hash
 	if s.Method == HMAC {
-		h = hmac.New(s.Digest.new, key)
+		h = hmac.New(s.Digest.new(), key)
+	} else {
+		h = s.Digest.new()()
 	}
-	if err := s.Message.write(h, v.find); err != nil {
-		return nil, fail(Malformed, "what is signed cannot be put together: %w", err)
+	if err := message.write(h, v.find); err != nil {
+		return nil, s.incomplete(err)
 	}
 	return h.Sum(nil), nil
 }
 
-func (s *Scheme) provesPublic(secret []byte, v *values) (bool, error) {
-	key, err := s.publicKey(secret)
-	if err != nil {
-		return false, nil //nolint:nilerr // such a secret proves nothing; CheckSecret has told the operator
-	}
-	message, err := s.message(v)
+// incomplete says that what is signed lacks something. That is not a missing signature: there is one, and without what it covers
+// it cannot be read.
+func (s *Scheme) incomplete(err error) error {
+	return fail(Malformed, "what is signed cannot be put together: %w once", err)
+}
+
+func (s *Scheme) provesPublic(public crypto.PublicKey, v *values, template *Template) (bool, error) {
+	message, err := s.bytes(v, template)
 	if err != nil {
 		return false, err
 	}
-	for _, signature := range v.claim.signatures {
-		switch key := key.(type) {
-		case ed25519.PublicKey:
-			if ed25519.Verify(key, message, signature) {
-				return true, nil
-			}
+	if public, ok := public.(ed25519.PublicKey); ok {
+		return slices.ContainsFunc(v.claim.signatures, func(b []byte) bool { return ed25519.Verify(public, message, b) }), nil
+	}
+	digest := s.Digest.of(message)
+	return slices.ContainsFunc(v.claim.signatures, func(b []byte) bool {
+		switch public := public.(type) {
 		case *ecdsa.PublicKey:
-			if ecdsa.VerifyASN1(key, s.Digest.of(message), signature) {
-				return true, nil
-			}
+			return ecdsa.VerifyASN1(public, digest, b)
 		case *rsa.PublicKey:
-			if rsa.VerifyPKCS1v15(key, s.Digest.crypto(), s.Digest.of(message), signature) == nil {
-				return true, nil
-			}
+			return rsa.VerifyPKCS1v15(public, s.Digest.crypto(), digest, b) == nil
 		}
+		return false
+	}), nil
+}
+
+// bytes is what is signed, in memory: key pairs need it whole, or its digest.
+func (s *Scheme) bytes(v *values, message *Template) ([]byte, error) {
+	out := bytes.NewBuffer(make([]byte, 0, len(v.r.Body)+256))
+	if err := message.write(out, v.find); err != nil {
+		return nil, s.incomplete(err)
 	}
-	return false, nil
-}
-
-// message is what is signed, in memory: these methods need it whole, or its digest.
-func (s *Scheme) message(v *values) ([]byte, error) {
-	var out buffer
-	if err := s.Message.write(&out, v.find); err != nil {
-		return nil, fail(Malformed, "what is signed cannot be put together: %w", err)
-	}
-	return out, nil
-}
-
-type buffer []byte
-
-func (b *buffer) Write(p []byte) (int, error) {
-	*b = append(*b, p...)
-	return len(p), nil
-}
-
-func (d Digest) of(b []byte) []byte {
-	h := d.new()
-	h.Write(b)
-	return h.Sum(nil)
-}
-
-func (d Digest) crypto() crypto.Hash {
-	return [...]crypto.Hash{crypto.SHA256, crypto.SHA1, crypto.SHA512}[d]
+	return out.Bytes(), nil
 }
 
 // checkBody compares the body with the digest of it that was signed.

@@ -30,6 +30,9 @@ type Event struct {
 	BodyInLog bool
 	// Retry: the event failed before and is tried alone.
 	Retry bool
+	// Trace is the W3C traceparent of the delivery's append where its trace is sampled; "" otherwise. It travels in the header
+	// traceparent and is no part of the log.
+	Trace string
 }
 
 // Token writes s as subject tokens: split at dots, every byte outside [A-Za-z0-9_-] as =XX, an empty token as "=", and cut with
@@ -58,6 +61,9 @@ func Token(s string) string {
 	return strings.TrimRight(b.String()[:160], ".=") + "-" + hex.EncodeToString(sum[:8])
 }
 
+// traceHeader is W3C Trace Context's, so that a consumer's own tracing finds it.
+const traceHeader = "traceparent"
+
 // maxNames bounds what a message says in headers; above it the message is a claim check for those too.
 const maxNames = 8 << 10
 
@@ -65,7 +71,7 @@ const maxNames = 8 << 10
 // they are not plain ASCII.
 func (e *Event) message(largest int) *nats.Msg {
 	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
-		e = &Event{Source: e.Source, Retry: e.Retry, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
+		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
 	}
 	m := &nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: nats.Header{}, Data: e.Body}
 	set := func(name, value string) {
@@ -93,6 +99,7 @@ func (e *Event) message(largest int) *nats.Msg {
 	if e.Retry {
 		set("Postern-Retry", "1")
 	}
+	set(traceHeader, e.Trace)
 	if e.BodyInLog || len(e.Body) > largest {
 		m.Data = nil
 		set("Postern-Body", "log")
@@ -125,6 +132,7 @@ func parseEvent(h nats.Header, body []byte) (Event, error) {
 	e.ObjectType, e.ObjectID = get("Postern-Object-Type"), get("Postern-Object-Id")
 	e.APIVersion, e.Origin = get("Postern-Api-Version"), get("Postern-Origin")
 	e.Retry = get("Postern-Retry") != ""
+	e.Trace = get(traceHeader)
 	e.BodyInLog, e.Body = get("Postern-Body") == "log", body
 	return e, nil
 }

@@ -74,6 +74,7 @@ func FuzzEscape(f *testing.F) {
 
 func full() stream.Event {
 	return stream.Event{Source: "a source.é", ObjectType: "thing", ObjectID: "x\r\ny", OccurredAt: time.Unix(1, 5).UTC(), Retry: true,
+		Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 		Stored: provider.Stored{ID: 1<<62 + 1, Key: "k%20\x00", Type: "t.*.>", Account: "acct 1", APIVersion: "v", Origin: "webhook", Index: 3,
 			ReceivedAt: time.Unix(1_700_000_000, 123_456_000).UTC(), Body: []byte("\x00\xff raw")}}
 }
@@ -90,7 +91,7 @@ func TestMessageRoundTrip(t *testing.T) {
 		"everything": {full(), full()},
 		"nothing":    {stream.Event{}, stream.Event{}},
 		"large body": {large, func() stream.Event { e := full(); e.Body, e.BodyInLog = nil, true; return e }()},
-		"long names": {long, stream.Event{Source: long.Source, Retry: true, BodyInLog: true,
+		"long names": {long, stream.Event{Source: long.Source, Retry: true, BodyInLog: true, Trace: long.Trace,
 			Stored: provider.Stored{ID: long.ID, ReceivedAt: long.ReceivedAt, Index: long.Index}}},
 	} {
 		m, got, err := stream.RoundTrip(tc.in)

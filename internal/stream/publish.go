@@ -22,8 +22,7 @@ type Publisher struct {
 	waiting atomic.Int64 // bytes of bodies in queue
 	log     *slog.Logger
 	open    bool // owned by Run
-	lag     prometheus.Gauge
-	results *prometheus.CounterVec
+	metrics publisherMetrics
 }
 
 // publishQueue and publishQueueBytes bound the events waiting to be published; beyond them they are the auditor's.
@@ -38,15 +37,8 @@ const gateShare = 0.25
 
 // NewPublisher returns a publisher to be driven by Run.
 func NewPublisher(conn *Conn, limits Limits, log *slog.Logger, reg prometheus.Registerer) (*Publisher, error) {
-	p := &Publisher{conn: conn, limits: limits, queue: make(chan *nats.Msg, publishQueue), log: log,
-		lag: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_stream_lag_messages", Help: "Events in the stream that no processor has acknowledged."}),
-		results: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_publishes_total",
-			Help: "Events handed to the stream by result: acknowledged, failed, withheld (lag or no connection), overflowed. All but the first are left to the auditor."}, []string{"result"}),
-	}
-	for _, r := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
-		p.results.WithLabelValues(r)
-	}
-	return p, errors.Join(reg.Register(p.lag), reg.Register(p.results))
+	p := &Publisher{conn: conn, limits: limits, queue: make(chan *nats.Msg, publishQueue), log: log}
+	return p, p.register(reg)
 }
 
 // Offer takes events for publishing. It never blocks; what does not fit is counted and left to the auditor.
@@ -55,7 +47,7 @@ func (p *Publisher) Offer(evs ...Event) {
 	for i := range evs {
 		m := evs[i].message(largest)
 		if p.waiting.Load() > publishQueueBytes {
-			p.results.WithLabelValues("overflowed").Inc()
+			p.metrics.results.WithLabelValues("overflowed").Inc()
 			continue
 		}
 		p.waiting.Add(int64(len(m.Data)))
@@ -63,7 +55,7 @@ func (p *Publisher) Offer(evs ...Event) {
 		case p.queue <- m:
 		default:
 			p.waiting.Add(-int64(len(m.Data)))
-			p.results.WithLabelValues("overflowed").Inc()
+			p.metrics.results.WithLabelValues("overflowed").Inc()
 		}
 	}
 }
@@ -72,9 +64,9 @@ func (p *Publisher) Offer(evs ...Event) {
 func (p *Publisher) Run(ctx context.Context) error {
 	js, err := jetstream.New(p.conn.nc, jetstream.WithPublishAsyncMaxPending(maxInFlight), jetstream.WithPublishAsyncTimeout(publishTimeout),
 		jetstream.WithPublishAsyncAckHandler(func(jetstream.JetStream, *nats.Msg, *jetstream.PubAck) {
-			p.results.WithLabelValues("acknowledged").Inc()
+			p.metrics.results.WithLabelValues("acknowledged").Inc()
 		}),
-		jetstream.WithPublishAsyncErrHandler(func(jetstream.JetStream, *nats.Msg, error) { p.results.WithLabelValues("failed").Inc() }))
+		jetstream.WithPublishAsyncErrHandler(func(jetstream.JetStream, *nats.Msg, error) { p.metrics.results.WithLabelValues("failed").Inc() }))
 	if err != nil {
 		return fmt.Errorf("open jetstream: %w", err)
 	}
@@ -97,11 +89,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 func (p *Publisher) publish(js jetstream.JetStream, m *nats.Msg) {
 	p.waiting.Add(-int64(len(m.Data)))
 	if !p.open || !p.conn.Connected() {
-		p.results.WithLabelValues("withheld").Inc()
+		p.metrics.results.WithLabelValues("withheld").Inc()
 		return
 	}
 	if _, err := js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0)); err != nil {
-		p.results.WithLabelValues("failed").Inc()
+		p.metrics.results.WithLabelValues("failed").Inc()
 	}
 }
 
@@ -109,14 +101,15 @@ func (p *Publisher) publish(js jetstream.JetStream, m *nats.Msg) {
 func (p *Publisher) gate(ctx context.Context) {
 	if !p.conn.Connected() {
 		p.open = false
+		p.metrics.unknown()
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("read the stream's lag: no answer within 2 s"))
 	defer cancel()
-	lag, err := p.conn.Lag(ctx, false)
+	lag, err := p.conn.Lag(ctx, true)
 	if Gone(err) {
 		if err = p.conn.Ensure(ctx, p.limits); err == nil {
-			lag, err = p.conn.Lag(ctx, false)
+			lag, err = p.conn.Lag(ctx, true)
 		}
 	}
 	if err != nil {
@@ -124,9 +117,10 @@ func (p *Publisher) gate(ctx context.Context) {
 			p.log.Warn("publishing stopped until the stream answers; the auditor brings back what is left out", "error", err)
 		}
 		p.open = false
+		p.metrics.unknown()
 		return
 	}
-	p.lag.Set(float64(lag.Messages))
+	p.metrics.lag(lag)
 	p.open = lag.Share <= gateShare
 }
 

@@ -12,10 +12,10 @@ import (
 	"os"
 )
 
-const (
-	source = "internal/config/config.go"
-	page   = "docs/configuration.md"
-)
+const page = "docs/configuration.md"
+
+// sources are the files whose structs are the file's settings.
+var sources = []string{"internal/config/config.go", "internal/config/scheme.go", "internal/config/events.go"}
 
 func main() {
 	check := flag.Bool("check", false, "only compare; exit 1 if the page is not current")
@@ -27,7 +27,7 @@ func main() {
 }
 
 func run(check bool) error {
-	want, err := render(source)
+	want, err := render(sources...)
 	if err != nil {
 		return err
 	}

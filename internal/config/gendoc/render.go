@@ -20,7 +20,7 @@ One YAML file, strict: a key that is not listed here is an error, and so is the 
 commented one to start from, ` + "`postern config check FILE`" + ` says whether it can be used and points at every line that cannot.
 
 - Every setting is also a variable, which wins over the file: ` + "`database.url`" + ` is ` + "`POSTERN_DATABASE_URL`" + `. Lists of words are
-  separated by commas. ` + "`POSTERN_SOURCES=a,b`" + ` adds sources the file does not have; members of a list of secrets are counted from 0:
+  separated by commas. ` + "`POSTERN_SOURCES=a,b`" + ` adds sources the file does not have; members of a list are counted from 0:
   ` + "`POSTERN_SOURCES_A_SECRETS_0_ENV`" + `; - in a source's name becomes _.
 - ` + "`${NAME}`" + ` in a value is replaced by that variable, which must be set; ` + "`$${NAME}`" + ` stands for the text itself.
 - Times are written like ` + "`500ms`, `5s`, `10m`, `24h`" + `; sizes like ` + "`65536`, `64KiB`, `4MiB`, `2GiB`" + `. Paths are relative to the
@@ -39,24 +39,15 @@ type section struct {
 	settings []setting
 }
 
-// render makes the page of a Go file.
-func render(path string) ([]byte, error) {
-	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-	if err != nil {
-		return nil, err
-	}
+// render makes the page of Go files.
+func render(paths ...string) ([]byte, error) {
 	sections := map[string]section{}
-	for _, decl := range file.Decls {
-		gen, ok := decl.(*ast.GenDecl)
-		if !ok || gen.Tok != token.TYPE {
-			continue
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return nil, err
 		}
-		for _, spec := range gen.Specs {
-			spec := spec.(*ast.TypeSpec)
-			if s, ok := spec.Type.(*ast.StructType); ok {
-				sections[spec.Name.Name] = readSection(gen.Doc.Text(), s)
-			}
-		}
+		readFile(file, sections)
 	}
 	var out bytes.Buffer
 	out.WriteString(intro)
@@ -72,6 +63,22 @@ func render(path string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
+// readFile adds the structs of a file.
+func readFile(file *ast.File, sections map[string]section) {
+	for _, decl := range file.Decls {
+		gen, ok := decl.(*ast.GenDecl)
+		if !ok || gen.Tok != token.TYPE {
+			continue
+		}
+		for _, spec := range gen.Specs {
+			spec := spec.(*ast.TypeSpec)
+			if s, ok := spec.Type.(*ast.StructType); ok {
+				sections[spec.Name.Name] = readSection(gen.Doc.Text(), s)
+			}
+		}
+	}
+}
+
 func readSection(doc string, s *ast.StructType) section {
 	out := section{doc: doc}
 	for _, f := range s.Fields.List {
@@ -81,8 +88,8 @@ func readSection(doc string, s *ast.StructType) section {
 		tag := reflect.StructTag(strings.Trim(f.Tag.Value, "`"))
 		kind, inner := typeOf(f.Type)
 		initial := tag.Get("default") + tag.Get("shown")
-		out.settings = append(out.settings, setting{name: tag.Get("yaml"), kind: kind, inner: inner, initial: initial,
-			doc: inFileWords(f.Doc.Text(), f.Names[0].Name, tag.Get("yaml"))})
+		name, _, _ := strings.Cut(tag.Get("yaml"), ",")
+		out.settings = append(out.settings, setting{name: name, kind: kind, inner: inner, initial: initial, doc: inFileWords(f.Doc.Text(), f.Names[0].Name, name)})
 	}
 	return out
 }
@@ -100,7 +107,7 @@ func inFileWords(doc, field, name string) string {
 func typeOf(expr ast.Expr) (kind, inner string) {
 	switch e := expr.(type) {
 	case *ast.Ident:
-		if ast.IsExported(e.Name) && e.Name != "URL" && e.Name != "Bytes" && e.Name != "Hidden" {
+		if ast.IsExported(e.Name) && e.Name != "URL" && e.Name != "Bytes" && e.Name != "Hidden" && e.Name != "Words" {
 			return "group", e.Name
 		}
 		return e.Name, ""

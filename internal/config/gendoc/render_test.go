@@ -10,7 +10,11 @@ import (
 func TestPageIsCurrent(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..", "..")
-	want, err := render(filepath.Join(root, source))
+	paths := make([]string, len(sources))
+	for i, path := range sources {
+		paths[i] = filepath.Join(root, path)
+	}
+	want, err := render(paths...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,11 +26,12 @@ func TestPageIsCurrent(t *testing.T) {
 
 func TestEverySettingIsExplained(t *testing.T) {
 	t.Parallel()
-	text, err := render(filepath.Join("..", "config.go"))
+	text, err := render(filepath.Join("..", "config.go"), filepath.Join("..", "scheme.go"), filepath.Join("..", "events.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`", "POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |"} {
+	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`", "POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |",
+		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.still`", "`sources.NAME.handshake.challenge.token.env`"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s is missing", want)
 		}

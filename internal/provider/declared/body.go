@@ -1,18 +1,15 @@
 package declared
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/signature"
 )
 
 // maxEvents bounds the events of one delivery; no sender comes near.
@@ -20,8 +17,24 @@ const maxEvents = 10_000
 
 // parsed is a body that was read.
 type parsed struct {
-	root  *canonical.Value
-	items []*canonical.Value
+	root   *canonical.Value
+	places []place
+}
+
+// place is where one event of a body stands.
+type place struct {
+	// trail are the elements that lead to the event, one of each list; empty where the body is the event.
+	trail []*canonical.Value
+	// item is the event; missing where its element has none.
+	item *canonical.Value
+}
+
+// content is what an event consists of: all of its element where that lacks the event.
+func (p place) content() *canonical.Value {
+	if p.item.Kind() == canonical.Missing && len(p.trail) > 0 {
+		return p.trail[len(p.trail)-1]
+	}
+	return p.item
 }
 
 // read reads a body as the Spec has it. The error is a *provider.Dead.
@@ -30,28 +43,54 @@ func (e *Events) read(body []byte) (parsed, error) {
 	if err != nil {
 		return parsed{}, err
 	}
-	if e.Split == "" {
-		return parsed{root: root, items: []*canonical.Value{root}}, nil
-	}
-	list := lookup(root, e.Split)
-	if list.Kind() != canonical.Array {
-		return parsed{}, &provider.Dead{Reason: fmt.Sprintf("the body has no list of events at %q", e.Split)}
-	}
-	elements := list.Elements()
-	if len(elements) > maxEvents {
-		return parsed{}, &provider.Dead{Reason: fmt.Sprintf("the body holds %d events; at most %d are read", len(elements), maxEvents)}
-	}
 	p := parsed{root: root}
-	for _, element := range elements {
-		p.items = append(p.items, lookup(element, e.Item))
+	if e.Split == "" {
+		p.places = []place{{item: root}}
+		return p, nil
 	}
-	return p, nil
+	return p, e.split(&p, root, nil, strings.Split(e.Split, stars))
+}
+
+// stars separates the lists of Split, and stands in a path of the whole body for the place of the event in one of them.
+const stars = ".*."
+
+// split adds the events of a list, whose path is the first of several. An element that lacks an inner list is kept as an event of
+// its own, so that nothing of a delivery is lost.
+func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value, paths []string) error {
+	list := lookup(in, paths[0])
+	if list.Kind() != canonical.Array {
+		if len(trail) == 0 {
+			return &provider.Dead{Reason: fmt.Sprintf("the body has no list of events at %q", e.Split)}
+		}
+		return p.add(place{trail: trail})
+	}
+	for _, element := range list.Elements() {
+		to := append(slices.Clone(trail), element)
+		var err error
+		if len(paths) > 1 {
+			err = e.split(p, element, to, paths[1:])
+		} else {
+			err = p.add(place{trail: to, item: lookup(element, e.Item)})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *parsed) add(one place) error {
+	if len(p.places) == maxEvents {
+		return &provider.Dead{Reason: fmt.Sprintf("the body holds more than %d events", maxEvents)}
+	}
+	p.places = append(p.places, one)
+	return nil
 }
 
 // root reads the body in the first of the forms that it has.
 func (e *Events) root(body []byte) (*canonical.Value, error) {
 	var first error
-	for _, form := range append([]BodyForm{}, e.bodies()...) {
+	for _, form := range e.bodies() {
 		v, err := e.readAs(form, body)
 		if err == nil {
 			return v, nil
@@ -145,104 +184,4 @@ func scalar(v *canonical.Value) (string, bool) {
 		return string(v.Raw()), true
 	}
 	return "", false
-}
-
-// context finds what references name for one event.
-type context struct {
-	spec  *Spec
-	root  *canonical.Value
-	item  *canonical.Value
-	index int
-	// eventType is known when an object is named, the delivery when an event is.
-	eventType string
-	src       *provider.Source
-	delivery  *provider.Delivery
-}
-
-func (c *context) find(ref signature.Ref) (string, bool) {
-	s, ok := c.raw(ref)
-	if ref.Lower {
-		s = strings.ToLower(s)
-	}
-	return s, ok
-}
-
-func (c *context) raw(ref signature.Ref) (string, bool) {
-	switch ref.Kind {
-	case signature.JSON:
-		return scalar(lookup(c.item, ref.Name))
-	case signature.Root, signature.Form:
-		return scalar(lookup(c.root, ref.Name))
-	case signature.Index:
-		return strconv.Itoa(c.index), true
-	case signature.EventType:
-		return c.eventType, c.eventType != ""
-	case signature.Content:
-		sum := c.item.Sum(canonical.Options{Without: c.spec.Events.Omit})
-		return hex.EncodeToString(sum[:16]), true
-	}
-	if c.delivery == nil {
-		return "", false
-	}
-	return signature.Find(provider.Request(c.src, c.delivery), ref)
-}
-
-// first is the first template that is complete, and can name something.
-func (c *context) first(templates []signature.Template) string {
-	for _, t := range templates {
-		if s, err := t.Expand(c.find); err == nil && provider.ValidName(s) {
-			return s
-		}
-	}
-	return ""
-}
-
-// value is what a path names: in the event, or with root: in the whole body.
-func (c *context) value(path string) *canonical.Value {
-	if rest, ok := strings.CutPrefix(path, "root:"); ok {
-		return lookup(c.root, rest)
-	}
-	return lookup(c.item, path)
-}
-
-// at reads a time or a version in microseconds (an integer as it is), and the resolution of its clock.
-func (c *context) at(ref signature.Ref, unit Unit) (at, resolution int64, ok bool) {
-	text, ok := c.find(ref)
-	if !ok {
-		return 0, 0, false
-	}
-	at, ok = unit.read(text)
-	return at, unit.resolution(text), ok
-}
-
-// maxAt is the end of the year 9999 in microseconds.
-const maxAt = 253_402_300_800_000_000
-
-func (u Unit) read(text string) (int64, bool) {
-	if u == Integer {
-		n, err := strconv.ParseInt(text, 10, 64)
-		return n, err == nil && n >= 0
-	}
-	if u == RFC3339 || u == Auto && strings.ContainsAny(text, "-:T") {
-		for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05 MST", "2006-01-02 15:04:05 -0700", "2006-01-02T15:04:05.999999999Z0700"} {
-			if t, err := time.Parse(layout, text); err == nil {
-				at := t.UnixMicro()
-				return at, t.Year() < 10_000 && at > 0
-			}
-		}
-		return 0, false
-	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(n) || n <= 0 || n > maxAt {
-		return 0, false
-	}
-	scale := int64(1e6)
-	if u == Milliseconds || u == Auto && n >= 1e11 {
-		scale = 1e3
-	}
-	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return whole * scale, whole < maxAt/scale
-	}
-	at := math.Round(n * float64(scale))
-	return int64(at), at < maxAt
 }

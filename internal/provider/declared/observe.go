@@ -2,6 +2,7 @@ package declared
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -13,33 +14,33 @@ func (p *Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Obs
 	if err != nil {
 		return provider.Observation{}, err
 	}
-	if len(body.items) == 0 {
+	if len(body.places) == 0 {
 		return provider.Observation{Ignored: "the delivery holds no events"}, nil
 	}
-	if e.Index < 0 || e.Index >= len(body.items) {
-		return provider.Observation{}, &provider.Dead{Reason: fmt.Sprintf("the delivery has %d events and none at place %d; the source may have been configured otherwise when it came", len(body.items), e.Index)}
+	if e.Index < 0 || e.Index >= len(body.places) {
+		return provider.Observation{}, &provider.Dead{Reason: fmt.Sprintf("the delivery has %d events and none at place %d; the source may have been configured otherwise when it came", len(body.places), e.Index)}
 	}
-	c := &context{spec: &p.spec, root: body.root, item: body.items[e.Index], index: e.Index, eventType: e.Type}
-	o, rule := p.object(c)
+	r := &reading{spec: &p.spec, root: body.root, place: body.places[e.Index], index: e.Index, eventType: e.Type}
+	o, rule := p.object(r)
 	if rule == nil {
 		return o, nil
 	}
 	o.Account = e.Account
-	p.state(c, rule, &o)
+	p.state(r, rule, &o)
 	return o, nil
 }
 
 // object names the object of an event; rule is nil where there is none, and the observation says why.
-func (p *Provider) object(c *context) (provider.Observation, *Object) {
+func (p *Provider) object(r *reading) (provider.Observation, *Object) {
 	for i := range p.spec.Objects {
 		rule := &p.spec.Objects[i]
-		if len(rule.Events) > 0 && !Matches(rule.Events, c.eventType) {
+		if len(rule.Events) > 0 && !Matches(rule.Events, r.eventType) {
 			continue
 		}
 		if rule.Ignored != "" {
 			return provider.Observation{Ignored: rule.Ignored}, nil
 		}
-		o := provider.Observation{ObjectType: c.first(rule.Type), ObjectID: c.first(rule.ID), Rank: 1, Unit: 1}
+		o := provider.Observation{ObjectType: r.first(rule.Type), ObjectID: r.first(rule.ID), Rank: 1, Unit: 1}
 		if o.ObjectType == "" || o.ObjectID == "" {
 			return provider.Observation{Ignored: "the event names no object where those of its type do"}, nil
 		}
@@ -49,10 +50,10 @@ func (p *Provider) object(c *context) (provider.Observation, *Object) {
 }
 
 // state reads version and state of an event's object.
-func (p *Provider) state(c *context, rule *Object, o *provider.Observation) {
-	p.version(c, rule, o)
-	state := c.value(rule.State)
-	deleted := Matches(rule.Deletes, c.eventType)
+func (p *Provider) state(r *reading, rule *Object, o *provider.Observation) {
+	p.version(r, rule, o)
+	state := r.value(rule.State)
+	deleted := Matches(rule.Deletes, r.eventType)
 	switch {
 	case rule.Partial != "":
 		o.Partial = rule.Partial
@@ -70,23 +71,48 @@ func (p *Provider) state(c *context, rule *Object, o *provider.Observation) {
 	case !o.HasAt:
 		o.Partial = "the event carries no version and no time, so it has no place in the order"
 	default:
-		o.State = state
-		if before := c.value(rule.Before); rule.Before != "" && before.Kind() == canonical.Object {
-			o.Before = before
-		}
+		o.State, o.Before = state, rule.before(r, state)
 	}
 	o.Volatile = rule.Volatile
 }
 
-func (p *Provider) version(c *context, rule *Object, o *provider.Observation) {
+// before is what the changed fields were before; nil where none is told, or not in terms of the state.
+func (rule *Object) before(r *reading, state *canonical.Value) *canonical.Value {
+	if before := r.value(rule.Before); rule.Before != "" && before.Kind() == canonical.Object {
+		return before
+	}
+	changes := r.value(rule.Changes)
+	if rule.Changes == "" || changes.Kind() != canonical.Object {
+		return nil
+	}
+	text := []byte("{")
+	for name, change := range changes.Members() {
+		previous, current := change.Get("previous"), change.Get("current")
+		if previous.Kind() == canonical.Missing || current.Kind() == canonical.Missing || state.Get(name).Sum(canonical.Options{}) != current.Sum(canonical.Options{}) {
+			return nil
+		}
+		if len(text) > 1 {
+			text = append(text, ',')
+		}
+		text = append(strconv.AppendQuote(text, name), ':')
+		text = append(text, previous.Raw()...)
+	}
+	before, err := canonical.Parse(append(text, '}'))
+	if err != nil || len(before.Raw()) <= len("{}") {
+		return nil
+	}
+	return before
+}
+
+func (p *Provider) version(r *reading, rule *Object, o *provider.Observation) {
 	if v := rule.Version; v != nil {
-		if at, unit, ok := c.at(v.From, v.Unit); ok {
+		if at, unit, ok := r.at(v.From, v.Unit); ok {
 			o.At, o.Unit, o.HasAt, o.Own, o.Still = at, unit, true, true, v.Still
 		}
 		return // where its own version is missing the event's time is no substitute: it is another clock
 	}
 	if t := p.spec.Events.Occurred; t != nil {
-		if at, unit, ok := c.at(t.From, t.Unit); ok {
+		if at, unit, ok := r.at(t.From, t.Unit); ok {
 			o.At, o.Unit, o.HasAt = at, unit, true
 		}
 	}

@@ -1,6 +1,7 @@
 package declared
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"slices"
@@ -116,23 +117,30 @@ func numbered(name string) []string {
 // credential tells whether a header holds a secret itself.
 func (p *Provider) credential(header string) bool {
 	return slices.ContainsFunc(p.spec.Schemes, func(s *signature.Scheme) bool {
-		return s.Method == signature.Token && slices.ContainsFunc(s.Signature.In, func(r signature.Ref) bool { return r.Kind == signature.Header && r.Name == header })
+		return s.Method == signature.Token && slices.ContainsFunc(s.Signature.In, func(r signature.Ref) bool {
+			return r.Kind == signature.Header && r.Name == header || r.Kind == signature.Query && header == QueryHeader
+		})
 	})
 }
 
-// Verify proves the sender by the first scheme that the delivery has a signature of; of each event where each carries its own.
+// Verify proves the sender by any scheme that the delivery has a signature of; of each event where each carries its own.
 func (p *Provider) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
+	if p.spec.Refuse != nil {
+		if rejection := p.spec.Refuse(src, d); rejection != nil {
+			return provider.Verification{}, rejection
+		}
+	}
 	if !p.spec.EachItem {
 		return provider.Prove(src, d, p.spec.Schemes...)
 	}
 	body, err := p.spec.Events.read(d.Body)
-	if err != nil || len(body.items) == 0 {
+	if err != nil || len(body.places) == 0 {
 		return provider.Verification{}, &provider.Rejection{Reason: provider.MissingSignature, Detail: "the body holds no events that could be signed"}
 	}
 	var v provider.Verification
-	for _, item := range body.items {
+	for _, place := range body.places {
 		one := *d
-		one.Body = item.Raw()
+		one.Body = place.item.Raw()
 		if v, err = provider.Prove(src, &one, p.spec.Schemes...); err != nil {
 			return v, err
 		}
@@ -177,5 +185,27 @@ func (p *Provider) Sign(src *provider.Source, s provider.Sample, at time.Time) (
 	if p.spec.EachItem {
 		return d, p.sealItems(src, d, at)
 	}
-	return d, provider.Seal(src, d, p.spec.Schemes[0], at)
+	return d, provider.Seal(src, d, p.signer(src, d), at)
+}
+
+// signer is the scheme that a source's first secret belongs to and that can sign such a body; the first where there is none.
+func (p *Provider) signer(src *provider.Source, d *provider.Delivery) *signature.Scheme {
+	isForm := contentType(d.Body) != "application/json"
+	for _, s := range p.spec.Schemes {
+		readsForm := slices.ContainsFunc(s.Message.Refs(), func(r signature.Ref) bool { return r.Kind == signature.SortedForm || r.Kind == signature.Form })
+		if (isForm || !readsForm) && len(src.Secrets) > 0 && s.CheckSecret(src.Secrets[0].Value) == nil {
+			return s
+		}
+	}
+	return p.spec.Schemes[0]
+}
+
+// Docs is the provider for people, completed from the Spec.
+func (p *Provider) Docs() provider.Docs {
+	d := p.spec.Docs
+	d.Title = cmp.Or(d.Title, p.spec.Title)
+	d.Signature = cmp.Or(d.Signature, p.signatureText())
+	d.Key = cmp.Or(d.Key, keyText(&p.spec.Events))
+	d.Objects = cmp.Or(d.Objects, p.objectsText())
+	return d
 }

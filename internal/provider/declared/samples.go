@@ -99,6 +99,11 @@ func (p *Provider) Vary(s provider.Sample, n int, at time.Time, newObject bool) 
 				put(t.From.Name, written(old, t.Unit, at))
 			}
 		}
+		for _, path := range p.spec.Vary.Versions {
+			if old := has(path); old != nil {
+				put(path, counted(old, n))
+			}
+		}
 		if path := p.spec.Vary.Counter; path != "" && has(path) != nil {
 			put(path, counted(has(path), n))
 		}
@@ -119,6 +124,11 @@ func edited(body []byte, edit func(has func(string) any, put func(string, any)))
 		fields, err := url.ParseQuery(string(body))
 		if err != nil {
 			return nil, fmt.Errorf("read sample: %w", err)
+		}
+		if text := fields.Get("payload"); strings.HasPrefix(text, "{") { // the fields are the event's
+			payload, err := edited([]byte(text), edit)
+			fields.Set("payload", string(payload))
+			return []byte(fields.Encode()), err
 		}
 		edit(func(path string) any {
 			if !fields.Has(path) {
@@ -141,6 +151,9 @@ func newID(old, token string, place int) string {
 	if place > 0 {
 		token = token[place%8:] + token[:place%8]
 	}
+	if len(old) == 34 && len(token) == 32 && strings.Trim(old[2:], "0123456789abcdef") == "" { // Twilio's: two letters and 32 digits
+		return old[:2] + token
+	}
 	if len(old) == 36 && strings.Count(old, "-") == 4 {
 		return token[:8] + "-" + token[8:12] + "-" + token[12:16] + "-" + token[16:20] + "-" + token[20:32]
 	}
@@ -155,8 +168,8 @@ func newID(old, token string, place int) string {
 func counted(old any, n int) any {
 	switch old := old.(type) {
 	case json.Number:
-		if base, err := strconv.ParseInt(old.String(), 10, 64); err == nil {
-			return json.Number(strconv.FormatInt(base+int64(n), 10))
+		if base, err := strconv.ParseUint(old.String()+strconv.Itoa(n), 10, 63); err == nil {
+			return json.Number(strconv.FormatUint(base, 10))
 		}
 		return old
 	case string:
@@ -168,6 +181,13 @@ func counted(old any, n int) any {
 // written is a time in the unit and the JSON type of the old one.
 func written(old any, unit Unit, at time.Time) any {
 	var text string
+	number, isNumber := old.(json.Number)
+	if unit == Auto && isNumber {
+		unit = Seconds
+		if n, err := number.Float64(); err == nil && n >= leastMilliseconds {
+			unit = Milliseconds
+		}
+	}
 	switch {
 	case unit == Milliseconds:
 		text = strconv.FormatInt(at.UnixMilli(), 10)
@@ -178,7 +198,7 @@ func written(old any, unit Unit, at time.Time) any {
 	default:
 		return at.UTC().Format("2006-01-02T15:04:05.000Z")
 	}
-	if _, ok := old.(json.Number); ok {
+	if isNumber {
 		return json.Number(text)
 	}
 	return text

@@ -5,7 +5,6 @@ package declared
 
 import (
 	"strings"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/signature"
@@ -15,10 +14,14 @@ import (
 type Spec struct {
 	// Name is the word used in configuration, lower case. Title is the sender's own name.
 	Name, Title string
-	// Schemes are how it signs. The first that a delivery has a signature of must prove it.
+	// Schemes are how it signs. Any that a delivery has a signature of may prove it. Sign takes the first that the source's first
+	// secret and the body fit.
 	Schemes []*signature.Scheme
 	// EachItem: every event of a delivery carries a signature of its own, and the schemes read the event as the body.
 	EachItem bool
+	// Refuse finds what makes a delivery unbelievable before its signature is looked at (two headers that contradict each other); nil
+	// where nothing can.
+	Refuse func(*provider.Source, *provider.Delivery) *provider.Rejection
 	// Headers are kept with an event besides those that schemes and events refer to.
 	Headers []string
 	// Events is where a delivery's events are and how they are named.
@@ -41,28 +44,22 @@ type Spec struct {
 	Docs Docs
 }
 
-// Docs is a provider for people.
-type Docs struct {
-	// Setup is where the secret is found and what to enter at the provider, in Markdown.
-	Setup string
-	// Unsure are statements of this Spec that no document of the provider's confirms.
-	Unsure []string
-	// Links are the provider's own documents.
-	Links []string
-}
+// Docs is a provider for people; what it leaves empty of Signature, Key and Objects is told from the Spec.
+type Docs = provider.Docs
 
 // Events is where a delivery's events are and how they are named. References find json: in the event, root: in the whole body,
 // form:, header:, query:, index (the event's place, from 0), content (SHA-256 of the event without the paths in Omit).
 type Events struct {
 	// Bodies are how a body may be written, tried in order; empty: JSON.
 	Bodies []BodyForm
-	// Split is the path of the list of events; "." is the body itself. Empty: a delivery is one event.
+	// Split is the path of the list of events; "." is the body itself; "entry.*.changes" is the list changes in each element of the
+	// list entry, and root:entry.*.id the id of the element that the event is in. Empty: a delivery is one event.
 	Split string
 	// Item is the path of the event within an element of the list; empty: the element.
 	Item string
 	// Key names an event: the first template that is complete. Where none is, the event gets a content key.
 	Key []signature.Template
-	// Type is the event's type, likewise; "unknown" where none is complete.
+	// Type is the event's type, likewise; "unknown" where none is complete. The others may refer to it: {type}.
 	Type []signature.Template
 	// Account is the tenant, likewise; without one it is the source's.
 	Account []signature.Template
@@ -94,19 +91,6 @@ type Time struct {
 	Unit Unit
 }
 
-// Unit is how a time or a version is written.
-type Unit int
-
-// The units. Auto reads RFC 3339, and numbers of seconds or milliseconds by their magnitude.
-const (
-	Auto Unit = iota
-	Seconds
-	Milliseconds
-	RFC3339
-	// Integer is no time but a number that grows with each change.
-	Integer
-)
-
 // Object is what events of some types say of an object. Its references find json:, root:, and type (the event's type).
 type Object struct {
 	// Events are the types it is about: patterns in which * stands for any text. Empty: all.
@@ -120,6 +104,9 @@ type Object struct {
 	State string
 	// Before is the path of the old values of what changed; empty: none are told.
 	Before string
+	// Changes is the path of what changed where each field has its old and its new value ({"previous": 1, "current": 2}). The old
+	// values count if all the new ones are the state's: else the sender tells of other fields, or in other words, than it shows.
+	Changes string
 	// Version is the object's own version, in the state; nil: the event's time is the version.
 	Version *Version
 	// Deletes are the types after which the object is gone. Final: for good, since ids are never given again.
@@ -148,6 +135,8 @@ type Vary struct {
 	Times []Time
 	// Objects are the ids of the object, for --new-objects.
 	Objects []string
+	// Versions are integer versions of the object; each grows with the number of the event.
+	Versions []string
 	// Counter is set to the number of the event, so that each changes something that shows.
 	Counter string
 }
@@ -178,30 +167,18 @@ func Matches(patterns []string, eventType string) bool {
 }
 
 func matches(pattern, text string) bool {
-	parts := strings.Split(pattern, "*")
-	rest, ok := strings.CutPrefix(text, parts[0])
-	for _, part := range parts[1:] {
-		if !ok {
-			return false
-		}
-		i := strings.Index(rest, part)
-		if part == parts[len(parts)-1] && strings.HasSuffix(rest, part) {
-			i = len(rest) - len(part)
-		}
-		if ok = i >= 0; ok {
-			rest = rest[i+len(part):]
-		}
+	stem, rest, open := strings.Cut(pattern, "*")
+	if !open {
+		return pattern == text
 	}
-	return ok && rest == ""
-}
-
-// resolution is a unit's in microseconds.
-func (u Unit) resolution(at string) int64 {
-	switch {
-	case u == Integer:
-		return 1
-	case u == Milliseconds, strings.Contains(at, "."), len(at) >= 12 && !strings.ContainsAny(at, "-:"):
-		return int64(time.Millisecond / time.Microsecond)
+	text, ok := strings.CutPrefix(text, stem)
+	for ok {
+		part, more, another := strings.Cut(rest, "*")
+		if !another {
+			return strings.HasSuffix(text, part)
+		}
+		_, text, ok = strings.Cut(text, part)
+		rest = more
 	}
-	return int64(time.Second / time.Microsecond)
+	return false
 }

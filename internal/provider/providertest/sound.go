@@ -27,12 +27,10 @@ func Sound(t *testing.T, p provider.Provider, src *provider.Source, d *provider.
 	if diff := cmp.Diff(events, again); diff != "" {
 		t.Fatalf("identified twice: %s", diff)
 	}
-	for i, e := range events {
-		soundEvent(t, e)
-		s := Suite{Provider: p, Source: src}.stored(e, d)
-		s.Index = i
-		o, err := p.Observe(src, s)
-		soundObservation(t, e, o, err)
+	for i, stored := range (Suite{}).stored(events, d) {
+		soundEvent(t, events[i])
+		o, err := p.Observe(src, stored)
+		soundObservation(t, events[i], o, err)
 	}
 }
 

@@ -3,35 +3,86 @@ package providertest
 
 import (
 	"errors"
-	"net/http"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/signature"
 )
 
-// Suite is a provider under test.
+// Suite is a provider under test. Provider, Source and one of Signature and InBody are needed; the rest says how the sender
+// departs from the usual: one event a delivery, of the sample's type and under a key of its own, all of the body signed.
 type Suite struct {
 	Provider provider.Provider
-	// Source is a usable source with at least two secrets.
+	// Source is a usable source with at least two secrets that can also sign: a text that ends in signature.DemoMark is a key of any
+	// form, and stands for a key pair.
 	Source *provider.Source
-	// Signature is the header that carries the signature.
+	// Signature is the header that carries the signature, or the token; where there are several, the one that Sign sets.
 	Signature string
-	// Dated: a time is signed, so old and future deliveries must be refused.
-	Dated bool
-	// NoKey takes the event's key out of a delivery and signs it again.
+	// InBody is the dotted path of the signature in a JSON body, or its field in a form, where it stands in no header.
+	InBody string
+	// Dated: a time is signed, so old and future deliveries must be refused. Unit is its resolution, 0: a second. Tolerance is
+	// how old it may be, 0: provider.DefaultTolerance.
+	Dated           bool
+	Unit, Tolerance time.Duration
+	// NoKey takes the event's key out of a delivery and signs it again; nil where the sender names no event.
 	NoKey func(*testing.T, *provider.Source, *provider.Delivery)
+
+	// Types are the types of a sample's events where they are not just the sample's own type once.
+	Types map[string][]string
+	// EventObjects: each event is an object of its own, so another event cannot concern the same one.
+	EventObjects bool
+	// ContentKeys are patterns of types of events that the sender gives no id.
+	ContentKeys []string
+	// BodyNotCovered says why the signature does not cover the whole body, in words that stand in the provider's Docs too. Covered
+	// are the dotted paths that it covers all the same.
+	BodyNotCovered string
+	Covered        []string
+	// Readable are names of bad bodies (badBodies lists them) that mean something to this sender.
+	Readable []string
+	// BadSecrets are texts that can be no secret of this sender's.
+	BadSecrets []string
+	// Greetings are signed requests that are no events.
+	Greetings []Greeting
+	// Challenges are requests by GET or HEAD that are answered; all others must not be.
+	Challenges []Challenge
+	// Reply is the answer to a stored delivery, nil where that is the receipt.
+	Reply *provider.Reply
+}
+
+// Greeting is a request that is answered once its sender is proven, and never stored.
+type Greeting struct {
+	Name   string
+	Sample provider.Sample
+	Want   *provider.Reply
+}
+
+// Challenge is a request that nobody signs. Want is nil where it must not be answered.
+type Challenge struct {
+	Name string
+	// Source is the source that is asked; nil: the suite's.
+	Source *provider.Source
+	Ask    *provider.Delivery
+	Want   *provider.Reply
 }
 
 // now is a time of receipt with a fraction, unlike the signed times.
 var now = time.Date(2026, time.July, 4, 12, 30, 15, 250e6, time.UTC)
 
+// stranger is a secret that no source has. By its end it is a key of any form.
+var stranger = provider.Secret{Name: "other", Value: []byte("another_secret" + signature.DemoMark)}
+
 // Run runs the suite.
 func Run(t *testing.T, s Suite) {
 	t.Helper()
+	if s.Unit == 0 {
+		s.Unit = time.Second
+	}
+	if s.Tolerance == 0 {
+		s.Tolerance = provider.DefaultTolerance
+	}
 	tests := map[string]func(*testing.T, Suite){
 		"right":             right,
 		"wrong secret":      wrongSecret,
@@ -40,6 +91,7 @@ func Run(t *testing.T, s Suite) {
 		"other source":      otherSource,
 		"tampered body":     tamperedBody,
 		"tampered header":   tamperedHeader,
+		"tampered rest":     tamperedRest,
 		"missing signature": missingSignature,
 		"two signatures":    twoHeaders,
 		"time":              signedTime,
@@ -49,6 +101,9 @@ func Run(t *testing.T, s Suite) {
 		"vary":              vary,
 		"headers":           headers,
 		"check":             check,
+		"greetings":         greetings,
+		"challenges":        challenges,
+		"reply":             reply,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -58,8 +113,8 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// signed makes a delivery of a sample.
-func (s Suite) signed(t *testing.T, src *provider.Source, sample provider.Sample) *provider.Delivery {
+// Deliver makes a delivery of a sample, received when it was signed, or a fraction of a second later.
+func (s Suite) Deliver(t *testing.T, src *provider.Source, sample provider.Sample) *provider.Delivery {
 	t.Helper()
 	d, err := s.Provider.Sign(src, sample, now)
 	if err != nil {
@@ -70,7 +125,8 @@ func (s Suite) signed(t *testing.T, src *provider.Source, sample provider.Sample
 }
 
 func (s Suite) first(t *testing.T) *provider.Delivery {
-	return s.signed(t, s.Source, s.Provider.Samples()[0])
+	t.Helper()
+	return s.Deliver(t, s.Source, s.Provider.Samples()[0])
 }
 
 // with is the source with other secrets.
@@ -80,8 +136,8 @@ func (s Suite) with(secrets ...provider.Secret) *provider.Source {
 	return &src
 }
 
-// refused checks that a delivery is rejected for one of the reasons.
-func (s Suite) refused(t *testing.T, src *provider.Source, d *provider.Delivery, reasons ...provider.Reason) {
+// Refused checks that a delivery is rejected for one of the reasons.
+func (s Suite) Refused(t *testing.T, src *provider.Source, d *provider.Delivery, reasons ...provider.Reason) {
 	t.Helper()
 	_, err := s.Provider.Verify(src, d)
 	var rejection *provider.Rejection
@@ -93,168 +149,48 @@ func (s Suite) refused(t *testing.T, src *provider.Source, d *provider.Delivery,
 	}
 }
 
-func right(t *testing.T, s Suite) {
-	for _, sample := range s.Provider.Samples() {
-		d := s.signed(t, s.Source, sample)
-		v, err := s.Provider.Verify(s.Source, d)
-		if err != nil {
-			t.Fatalf("verify %s: %v", sample.Type, err)
+// types are those of a sample's events.
+func (s Suite) types(sample provider.Sample) []string {
+	if types, ok := s.Types[sample.Type]; ok {
+		return types
+	}
+	return []string{sample.Type}
+}
+
+// schemes are the provider's signature schemes, as far as it shows them.
+func (s Suite) schemes() []*signature.Scheme {
+	if p, ok := s.Provider.(provider.Signed); ok {
+		return p.Schemes()
+	}
+	return nil
+}
+
+// refs are what the schemes that fit read of a request.
+func (s Suite) refs(fits func(*signature.Scheme) bool) []signature.Ref {
+	var out []signature.Ref
+	for _, scheme := range s.schemes() {
+		if !fits(scheme) {
+			continue
 		}
-		if v.Secret != s.Source.Secrets[0].Name || v.Scheme == "" || v.SignedAt.IsZero() == s.Dated {
-			t.Errorf("verify %s: verification %+v", sample.Type, v)
+		out = append(append(out, scheme.Signature.In...), scheme.Message.Refs()...)
+		if scheme.Timestamp != nil {
+			out = append(out, scheme.Timestamp.From)
 		}
-		events, err := s.Provider.Identify(s.Source, d)
-		if err != nil || len(events) != 1 || events[0].Type != sample.Type || events[0].Key == "" || events[0].ContentKey {
-			t.Errorf("identify %s: %+v, %v", sample.Type, events, err)
-		}
-	}
-}
-
-func wrongSecret(t *testing.T, s Suite) {
-	s.refused(t, s.with(provider.Secret{Name: "other", Value: []byte("another secret")}), s.first(t), provider.WrongSignature)
-}
-
-func secondSecret(t *testing.T, s Suite) {
-	d := s.signed(t, s.with(s.Source.Secrets[1]), s.Provider.Samples()[0])
-	v, err := s.Provider.Verify(s.Source, d)
-	if err != nil || v.Secret != s.Source.Secrets[1].Name {
-		t.Errorf("verify with the second secret: %+v, %v", v, err)
-	}
-}
-
-// emptySecret: whoever knows that a secret is empty could sign.
-func emptySecret(t *testing.T, s Suite) {
-	d := s.signed(t, s.with(provider.Secret{Name: "short", Value: []byte{0}}), s.Provider.Samples()[0])
-	// HMAC pads keys with zeros, so a secret of one zero byte signs like an empty one.
-	s.refused(t, s.with(provider.Secret{Name: "empty"}), d, provider.WrongSignature)
-}
-
-func otherSource(t *testing.T, s Suite) {
-	d := s.signed(t, s.with(s.Source.Secrets[1]), s.Provider.Samples()[0])
-	s.refused(t, s.with(s.Source.Secrets[0]), d, provider.WrongSignature)
-}
-
-func tamperedBody(t *testing.T, s Suite) {
-	d := s.first(t)
-	original := d.Body
-	for i := range original {
-		d.Body = slices.Clone(original)
-		d.Body[i] ^= 1
-		s.refused(t, s.Source, d, provider.WrongSignature)
-	}
-	for _, body := range [][]byte{nil, original[:len(original)-1], append(slices.Clone(original), '\n')} {
-		d.Body = body
-		s.refused(t, s.Source, d, provider.WrongSignature)
-	}
-}
-
-func tamperedHeader(t *testing.T, s Suite) {
-	d := s.first(t)
-	original := d.Header.Get(s.Signature)
-	for i := range original {
-		value := []byte(original)
-		value[i] ^= 1
-		d.Header[http.CanonicalHeaderKey(s.Signature)] = []string{string(value)}
-		s.refused(t, s.Source, d, provider.WrongSignature, provider.MalformedSignature, provider.StaleTimestamp)
-	}
-}
-
-func missingSignature(t *testing.T, s Suite) {
-	d := s.first(t)
-	d.Header.Set(s.Signature, "")
-	s.refused(t, s.Source, d, provider.MissingSignature)
-	d.Header.Del(s.Signature)
-	s.refused(t, s.Source, d, provider.MissingSignature)
-}
-
-func twoHeaders(t *testing.T, s Suite) {
-	d := s.first(t)
-	d.Header.Add(s.Signature, d.Header.Get(s.Signature))
-	s.refused(t, s.Source, d, provider.MalformedSignature)
-}
-
-func signedTime(t *testing.T, s Suite) {
-	d := s.first(t)
-	signedAt := now.Truncate(time.Second)
-	for _, age := range []time.Duration{-provider.DefaultTolerance, 0, provider.DefaultTolerance} {
-		d.ReceivedAt = signedAt.Add(age)
-		if _, err := s.Provider.Verify(s.Source, d); err != nil {
-			t.Errorf("received %s after signing: %v", age, err)
+		if scheme.Body != nil {
+			out = append(out, scheme.Body.From)
 		}
 	}
-	if !s.Dated {
-		return
-	}
-	d.ReceivedAt = signedAt.Add(provider.DefaultTolerance + time.Millisecond)
-	s.refused(t, s.Source, d, provider.StaleTimestamp)
-	d.ReceivedAt = signedAt.Add(-provider.DefaultTolerance - time.Millisecond)
-	s.refused(t, s.Source, d, provider.FutureTimestamp)
-	narrow := *s.Source
-	narrow.Tolerance = time.Second
-	d.ReceivedAt = signedAt.Add(2 * time.Second)
-	s.refused(t, &narrow, d, provider.StaleTimestamp)
+	return out
 }
 
-func missingKey(t *testing.T, s Suite) {
-	d := s.first(t)
-	s.NoKey(t, s.Source, d)
-	if _, err := s.Provider.Verify(s.Source, d); err != nil {
-		t.Fatal(err)
-	}
-	a := s.identified(t, d)
-	if !a.ContentKey || a.Key == "" {
-		t.Errorf("identify without key: %+v", a)
-	}
-	d.Body = append(slices.Clone(d.Body), ' ')
-	if b := s.identified(t, d); b.Key == a.Key {
-		t.Errorf("two bodies have one content key %s", b.Key)
-	}
+func anyScheme(*signature.Scheme) bool { return true }
+
+// readsBody tells whether the body must be read before its signature can be judged.
+func (s Suite) readsBody() bool {
+	return s.InBody != "" || slices.ContainsFunc(s.refs(anyScheme), func(r signature.Ref) bool {
+		return r.Kind == signature.JSON || r.Kind == signature.Form || r.Kind == signature.SortedForm
+	})
 }
 
-func (s Suite) identified(t *testing.T, d *provider.Delivery) provider.Event {
-	t.Helper()
-	events, err := s.Provider.Identify(s.Source, d)
-	if err != nil || len(events) != 1 {
-		t.Fatalf("identify: %d events, %v", len(events), err)
-	}
-	return events[0]
-}
-
-// sameEvent: a delivery sent again, signed anew, is the same event.
-func sameEvent(t *testing.T, s Suite) {
-	for _, sample := range s.Provider.Samples() {
-		again, err := s.Provider.Sign(s.with(s.Source.Secrets[1]), sample, now)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(s.identified(t, s.signed(t, s.Source, sample)), s.identified(t, again)); diff != "" {
-			t.Errorf("%s sent again is another event:\n%s", sample.Type, diff)
-		}
-	}
-}
-
-func headers(t *testing.T, s Suite) {
-	names := s.Provider.Headers()
-	for _, name := range names {
-		if http.CanonicalHeaderKey(name) != name {
-			t.Errorf("header %q is not canonical", name)
-		}
-	}
-	if !slices.Contains(names, http.CanonicalHeaderKey(s.Signature)) {
-		t.Errorf("headers %v lack %s: a rejection could not be verified again", names, s.Signature)
-	}
-}
-
-func check(t *testing.T, s Suite) {
-	if err := s.Provider.Check(s.Source); err != nil {
-		t.Errorf("check a usable source: %v", err)
-	}
-	if s.Provider.Check(s.with()) == nil || s.Provider.Check(s.with(provider.Secret{Name: "empty"})) == nil {
-		t.Error("a source without a secret passes")
-	}
-	other := *s.Source
-	other.Key = "no such choice"
-	if s.Provider.Check(&other) == nil {
-		t.Error("an unknown key choice passes")
-	}
-}
+// unkeyed tells whether events of a type have content keys.
+func (s Suite) unkeyed(eventType string) bool { return declared.Matches(s.ContentKeys, eventType) }

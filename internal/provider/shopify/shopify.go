@@ -107,5 +107,5 @@ func (Shopify) Headers() []string {
 // Verify proves the sender by the HMAC of the body. Shopify signs no time, so none is judged; while a client secret is
 // being replaced Shopify signs with the old one until it is revoked, so both must be configured meanwhile.
 func (Shopify) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
-	return provider.Prove(src, d, &events.scheme, &classic.scheme)
+	return provider.Prove(src, d, &familyOf(d).scheme)
 }

@@ -1,13 +1,10 @@
 package signature_test
 
 import (
-	"errors"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/postern-gateway/postern/internal/signature"
 )
@@ -48,24 +45,6 @@ func sign(t *testing.T, s *signature.Scheme, key, body string, at time.Time) str
 	return r.Header.Get(s.Signature.In[0].Name)
 }
 
-func problem(err error) signature.Problem {
-	var e *signature.Error
-	if errors.As(err, &e) {
-		return e.Problem
-	}
-	return 0
-}
-
-func TestKnownVectors(t *testing.T) {
-	t.Parallel()
-	if got, want := sign(t, &dated, datedKey, body, time.Unix(signedAt, 0)), "t=1700000000,v1="+datedSum; got != want {
-		t.Errorf("dated: %s, want %s", got, want)
-	}
-	if got := sign(t, &bare, bareKey, body, time.Unix(signedAt, 0)); got != bareSum {
-		t.Errorf("bare: %s, want %s", got, bareSum)
-	}
-}
-
 func TestDatedHeaders(t *testing.T) {
 	t.Parallel()
 	const right = "v1=" + datedSum
@@ -95,8 +74,9 @@ func TestDatedHeaders(t *testing.T) {
 		"cut signature":               {"t=1700000000,v1=" + datedSum[:62], signature.Wrong},
 		"empty signature":             {"t=1700000000,v1=", signature.Wrong},
 		"another time than signed":    {"t=1700000001," + right, signature.Wrong},
-		"as many signatures as read":  {"t=1700000000," + strings.Repeat("v1=00,", 31) + right, 0},
-		"more signatures than read":   {"t=1700000000," + strings.Repeat("v1=00,", 32) + right, signature.Malformed},
+		"as many signatures as read":  {"t=1700000000," + strings.Repeat("v1=00,", 99) + right, 0},
+		"more signatures than read":   {"t=1700000000," + strings.Repeat("v1=00,", 100) + right, signature.Malformed},
+		"more items than read":        {"t=1700000000," + strings.Repeat("v0=00,", 400) + right, signature.Malformed},
 		"longer than a header may be": {"t=1700000000," + right + ",x=" + strings.Repeat("y", 8<<10), signature.Malformed},
 	}
 	for name, test := range tests {
@@ -181,29 +161,6 @@ func TestFarTimesAreNotFresh(t *testing.T) {
 		if _, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance); problem(err) != want {
 			t.Errorf("signed at %s: %v, want problem %d", at.UTC(), err, want)
 		}
-	}
-}
-
-// What is signed is accepted, and no change of one byte of the body is.
-func TestSignedIsAcceptedAndChangedIsNot(t *testing.T) {
-	t.Parallel()
-	for _, s := range []*signature.Scheme{&dated, &bare} {
-		rapid.Check(t, func(t *rapid.T) {
-			secret := rapid.SliceOfN(rapid.Byte(), 1, 80).Draw(t, "secret")
-			content := rapid.SliceOfN(rapid.Byte(), 1, 200).Draw(t, "body")
-			at := time.Unix(rapid.Int64Range(0, 1<<39).Draw(t, "seconds"), 0)
-			r := signature.Request{Header: http.Header{}, Body: content, ReceivedAt: at}
-			if err := s.Sign(secret, &r, at); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Verify([][]byte{secret}, r, 0); err != nil {
-				t.Fatalf("signed and refused: %v", err)
-			}
-			content[rapid.IntRange(0, len(content)-1).Draw(t, "at")] ^= rapid.ByteRange(1, 255).Draw(t, "flip")
-			if _, err := s.Verify([][]byte{secret}, r, 0); problem(err) != signature.Wrong {
-				t.Fatalf("changed and accepted, or refused as %v", err)
-			}
-		})
 	}
 }
 

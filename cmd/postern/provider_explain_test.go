@@ -1,0 +1,111 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/all"
+)
+
+func TestProvidersListAndShow(t *testing.T) {
+	t.Parallel()
+	b := &testBundle{dir: t.TempDir()}
+	b.run(t, "providers", "list").want(t, 0, "stripe", "")
+	b.run(t, "provider", "list", "-o", "json").want(t, 0, `"name":"slack"`, "")
+	for _, p := range all.All() {
+		b.run(t, "providers", "show", p.Name()).want(t, 0, "provider: "+p.Name(), "")
+		b.run(t, "providers", "show", p.Name(), "-o", "json").want(t, 0, `"setup": "`, "")
+	}
+	b.run(t, "providers", "show", "nobody").want(t, 2, "", "name one of")
+}
+
+// capture writes a signed delivery to a file, and the flags that tell of the rest of it.
+func capture(t *testing.T, e config.Endpoint, at time.Time) []string {
+	t.Helper()
+	d, err := e.Provider.Sign(e.Source, e.Provider.Samples()[0], at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "body")
+	if err := os.WriteFile(file, d.Body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"provider", "test", file, "--query", d.Query}
+	for name, values := range d.Header {
+		args = append(args, "--header", name+": "+values[0])
+	}
+	return args
+}
+
+// A delivery that was captured long ago is proven, and what would be stored is told; judged by today's clock it is stale where a
+// time is signed, and under another secret it is refused. Neither the secret nor the right signature is ever printed.
+func TestCapturedDeliveriesAreExplained(t *testing.T) {
+	t.Parallel()
+	b := &testBundle{dir: t.TempDir()}
+	at := time.Date(2026, time.January, 2, 3, 4, 5, 0, time.UTC)
+	for _, e := range (&config.Config{Sources: config.DemoSources()}).Endpoints() {
+		if len(e.Provider.Samples()) == 0 {
+			continue
+		}
+		args := capture(t, e, at)
+		right := b.run(t, append(args, "--source", e.Source.Name)...)
+		right.want(t, 0, "event id", "")
+		v, err := e.Provider.Verify(e.Source, read(t, args, at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.SignedAt.IsZero() {
+			continue
+		}
+		b.run(t, append(args, "--source", e.Source.Name, "--at", "now")...).want(t, 1, "stale_timestamp", "refuse this delivery")
+		b.run(t, append(args, "--source", e.Source.Name, "--at", at.Format(time.RFC3339))...).want(t, 0, "event id", "")
+		wrong := b.run(t, append(args, "--source", e.Source.Name, "--secret", "another"+string(e.Source.Secrets[0].Value))...)
+		wrong.want(t, 1, "wrong_signature", "refuse this delivery")
+		for _, r := range []string{right.out, wrong.out} {
+			if strings.Contains(r, string(e.Source.Secrets[0].Value)) {
+				t.Errorf("%s: the secret is printed:\n%s", e.Source.Name, r)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, args []string, at time.Time) *provider.Delivery {
+	t.Helper()
+	body, err := os.ReadFile(args[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &provider.Delivery{Query: args[4], Header: http.Header{}, Body: body, ReceivedAt: at}
+	for i := 6; i < len(args); i += 2 {
+		name, value, _ := strings.Cut(args[i], ": ")
+		d.Header.Set(name, value)
+	}
+	return d
+}
+
+func TestProviderTestUsage(t *testing.T) {
+	t.Parallel()
+	b := &testBundle{dir: t.TempDir()}
+	file := filepath.Join(b.dir, "body")
+	if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for wants, args := range map[string][]string{
+		"which sender is it":     {"--secret", "s"},
+		"not both":               {"--provider", "stripe", "--source", "stripe"},
+		"no secret":              {"--provider", "stripe"},
+		"there is no source":     {"--source", "nobody"},
+		`write "Name: value"`:    {"--provider", "stripe", "--secret", "s", "--header", "nonsense"},
+		"write a time like":      {"--provider", "stripe", "--secret", "s", "--at", "yesterday"},
+		"the sender signs the a": {"--provider", "square", "--secret", "s"},
+	} {
+		b.run(t, append([]string{"provider", "test", file}, args...)...).want(t, 2, "", wants)
+	}
+	b.run(t, "provider", "test", file, "--provider", "stripe", "--secret", "s").want(t, 1, "missing_signature", "refuse this delivery")
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+)
+
+// frame is a view as lines for a person.
+func (v *view) frame() []string {
+	var b bytes.Buffer
+	v.head(&b)
+	v.summary(&b)
+	v.tables(&b)
+	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+}
+
+func (v *view) head(b *bytes.Buffer) {
+	up := 0
+	for _, p := range v.Processes {
+		if p.Up {
+			up++
+		}
+	}
+	over := "no interval yet"
+	if v.Seconds > 0 {
+		over = fmt.Sprintf("rates over %.1f s", v.Seconds)
+	}
+	fmt.Fprintf(b, "postern top   %s   %s   %d of %s\n", v.At.Format(time.TimeOnly), over, up, plural(len(v.Processes), "process", "processes"))
+	for _, p := range v.Processes {
+		state := "up " + span(p.UpSeconds)
+		if !p.Up {
+			state = "DOWN: " + p.Error
+		}
+		fmt.Fprintf(b, "  %s   %s\n", plain(p.From), plain(state))
+	}
+	b.WriteByte('\n')
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+// summary is what every process adds to, a line for each stage that an event passes.
+func (v *view) summary(b *bytes.Buffer) {
+	// Cells have a least width, so that what moves is the numbers and not the columns.
+	w := tabwriter.NewWriter(b, 22, 0, 2, ' ', 0)
+	in, s, a, l := &v.Ingest, &v.Stream, &v.Apply, &v.Left
+	line := func(name string, cells ...string) {
+		fmt.Fprintf(w, "%-9s%s\n", name, strings.Join(cells, "\t"))
+	}
+	line("INGEST", perSecond(in.Deliveries, "deliveries"), "ack "+halfAndMost(in.AckP50, in.AckP99),
+		"queue "+count(in.Queue)+", oldest "+span(in.QueueOldest))
+	line("APPEND", count(in.BatchMean)+" per batch", "took "+halfAndMost(in.AppendP50, in.AppendP99), "held "+size(in.HeldBytes))
+	line("STREAM", perSecond(s.Published, "published"), "lag "+count(s.LagMessages)+" messages, "+span(s.LagSeconds),
+		perSecond(s.Left, "left out"), perSecond(s.Audited, "brought back"))
+	line("APPLY", perSecond(a.Events, "events"), "lag "+halfAndMost(a.LagP50, a.LagP99), "took "+halfAndMost(a.P50, a.P99), count(a.BatchMean)+" per batch")
+	line("CHANGES", perSecond(a.Changes, "sent"), "unsent "+count(l.Unsent)+" batches, oldest "+span(l.UnsentSeconds))
+	line("LEFT", count(l.Failed)+" failed", count(l.Dead)+" dead")
+	pools, waits := []string{}, quantity(0)
+	for _, p := range v.Database {
+		pools, waits = append(pools, p.Role+" "+count(p.InUse)+"/"+count(p.Limit)), waits+p.Waits
+	}
+	if len(pools) > 0 {
+		line("DATABASE", "waits "+perSecond(waits, ""), "in use "+strings.Join(pools, ", "))
+	}
+	_ = w.Flush() // into memory
+	if s.NotUp > 0 {
+		fmt.Fprintf(b, "LOST     %s to JetStream\n", plural(s.NotUp, "connection", "connections"))
+	}
+	if s.HandedBack > 0 {
+		fmt.Fprintf(b, "TROUBLE  messages are handed back, %s\n", perSecond(s.HandedBack, ""))
+	}
+	b.WriteByte('\n')
+}
+
+func halfAndMost(p50, p99 quantity) string { return "p50 " + span(p50) + ", p99 " + span(p99) }
+
+func (v *view) tables(b *bytes.Buffer) {
+	table(b, "SOURCE\tDELIVERIES/s\tEVENTS/s\tDUPLICATE/s\tCONFLICT/s\tREJECTED/s\tREFUSED/s", len(v.Sources), func(i int) []string {
+		s := v.Sources[i]
+		name := s.Source
+		if name == "" {
+			name = "(unknown)"
+		}
+		return []string{name, count(s.Deliveries), count(s.Stored), count(s.Duplicates), count(s.Conflicts), count(s.Rejected), count(s.Refused)}
+	})
+	v.outcomes(b)
+	table(b, "REJECTED BY\tREASON\tPER s\tSINCE START", len(v.Rejected), func(i int) []string {
+		r := v.Rejected[i]
+		return []string{r.Source, r.Reason, count(r.Rate), count(r.Total)}
+	})
+}
+
+// outcomes is a table that lies on its side: there are always the same few.
+func (v *view) outcomes(b *bytes.Buffer) {
+	head, rates, totals := "OUTCOMES", []string{"events/s"}, []string{"since start"}
+	for _, o := range v.Outcomes {
+		head += "\t" + strings.ToUpper(plain(o.Status))
+		rates, totals = append(rates, count(o.Rate)), append(totals, count(o.Total))
+	}
+	if len(v.Outcomes) > 0 {
+		table(b, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
+	}
+}
+
+// table has its numbers to the right of their columns; without rows there is nothing.
+func table(b *bytes.Buffer, head string, n int, row func(i int) []string) {
+	if n == 0 {
+		return
+	}
+	rows := [][]string{strings.Split(head, "\t")}
+	for i := range n {
+		rows = append(rows, row(i))
+	}
+	widths := make([]int, len(rows[0]))
+	for _, r := range rows {
+		for i, cell := range r {
+			r[i] = plain(cell)
+			widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
+		}
+	}
+	for _, r := range rows {
+		for i, cell := range r {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			numeric := rows[1][i] == "-" || strings.ContainsAny(rows[1][i][:1], "0123456789")
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			if numeric {
+				b.WriteString(pad + cell)
+			} else {
+				b.WriteString(cell + pad)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+}
+
+func perSecond(n quantity, what string) string {
+	return strings.TrimSpace(count(n)+" "+what) + "/s"
+}
+
+// count is a number with as many places as tell something: 1234, 12.3, 0.05.
+func count(n quantity) string {
+	f := float64(n)
+	switch {
+	case !n.known():
+		return "-"
+	case f == math.Trunc(f) || math.Abs(f) >= 100:
+		return thousands(strconv.FormatFloat(math.Round(f), 'f', 0, 64))
+	case math.Abs(f) >= 1:
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	case math.Abs(f) < 0.005:
+		return "0"
+	}
+	return strconv.FormatFloat(f, 'f', 2, 64)
+}
+
+func thousands(digits string) string {
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// span is a time in the unit that suits it.
+func span(seconds quantity) string {
+	f := float64(seconds)
+	switch {
+	case !seconds.known():
+		return "-"
+	case f == 0:
+		return "0"
+	case f < 0.01:
+		return strconv.FormatFloat(f*1000, 'f', 1, 64) + " ms"
+	case f < 1:
+		return strconv.FormatFloat(f*1000, 'f', 0, 64) + " ms"
+	case f < 120:
+		return strconv.FormatFloat(f, 'f', 1, 64) + " s"
+	}
+	return strings.TrimSuffix(time.Duration(f*float64(time.Second)).Truncate(time.Minute).String(), "0s")
+}
+
+// size is a number of bytes in the unit that suits it.
+func size(bytes quantity) string {
+	f, unit := float64(bytes), "B"
+	if !bytes.known() {
+		return "-"
+	}
+	for _, larger := range []string{"KiB", "MiB", "GiB"} {
+		if f < 1024 {
+			break
+		}
+		f, unit = f/1024, larger
+	}
+	if unit == "B" {
+		return strconv.FormatFloat(f, 'f', 0, 64) + " B"
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + " " + unit
+}
+
+// clip cuts lines to a screen; where lines are left out the last one says how many.
+func clip(lines []string, width, height int) []string {
+	if height > 0 && len(lines) > height {
+		rest := len(lines) - height + 1
+		lines = append(lines[:height-1:height-1], fmt.Sprintf("... %s more: enlarge the window, or use --once", plural(rest, "line", "lines")))
+	}
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		if utf8.RuneCountInString(l) > width {
+			l = string([]rune(l)[:max(width-1, 0)]) + "…"
+		}
+		out[i] = strings.TrimRight(l, " ")
+	}
+	return out
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// What a terminal is told: another screen without a cursor, and back; home; the rest of a line, the rest of the screen.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	home        = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearRest   = "\x1b[J"
+)
+
+// screen is a terminal in use.
+type screen struct {
+	in, out *os.File
+	before  *term.State
+}
+
+// openScreen says whether a person sits at both ends.
+func openScreen(in io.Reader, out io.Writer) (*screen, bool) {
+	i, ok1 := in.(*os.File)
+	o, ok2 := out.(*os.File)
+	if !ok1 || !ok2 || !term.IsTerminal(int(i.Fd())) || !term.IsTerminal(int(o.Fd())) {
+		return nil, false
+	}
+	return &screen{in: i, out: o}, true
+}
+
+// open takes the terminal over; close gives it back as it was. quit is called when the person has seen enough, or is gone.
+func (s *screen) open(quit func()) (err error) {
+	if s.before, err = term.MakeRaw(int(s.in.Fd())); err != nil {
+		return err
+	}
+	go s.listen(quit) // ends with the process: a read from a terminal cannot be called off
+	_, err = s.out.WriteString(enterScreen)
+	return err
+}
+
+func (s *screen) close() error {
+	_, err := s.out.WriteString(leaveScreen)
+	return errors.Join(err, term.Restore(int(s.in.Fd()), s.before))
+}
+
+// listen waits for q, Ctrl-C, Ctrl-D or the end of the terminal. In raw mode Ctrl-C is a byte and no signal.
+func (s *screen) listen(quit func()) {
+	defer quit()
+	key := make([]byte, 1)
+	for {
+		if _, err := s.in.Read(key); err != nil || strings.ContainsRune("qQ\x03\x04", rune(key[0])) {
+			return
+		}
+	}
+}
+
+// draw shows lines from the top, cut to the size that the terminal has now.
+func (s *screen) draw(lines []string) error {
+	width, height, err := term.GetSize(int(s.out.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		width, height = 80, 24
+	}
+	var b strings.Builder
+	b.WriteString(home)
+	for i, l := range clip(lines, width, height) {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		b.WriteString(l + clearLine)
+	}
+	b.WriteString(clearRest)
+	_, err = s.out.WriteString(b.String())
+	return err
+}

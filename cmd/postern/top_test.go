@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// metricsPage reads a page as a process would send it.
+func metricsPage(t *testing.T, lines ...string) page {
+	t.Helper()
+	p, err := parsePage(strings.NewReader("postern_build_info 1\n" + strings.Join(lines, "\n") + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// told is a process's answer, some seconds after a fixed time.
+func told(from string, seconds float64, p page) scrape {
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds * float64(time.Second)))
+	s := scrape{from: from, at: at, page: p}
+	if p == nil {
+		s.err = errors.New("connection refused")
+	}
+	return s
+}
+
+func TestQuantile(t *testing.T) {
+	t.Parallel()
+	inf := math.Inf(1)
+	for name, c := range map[string]struct {
+		h    histogram
+		q    float64
+		want quantity
+	}{
+		"nothing counted":           {histogram{bounds: []float64{1, inf}, counts: []float64{0, 0}}, 0.5, unknown},
+		"no buckets":                {histogram{count: 3}, 0.5, unknown},
+		"within the first bucket":   {histogram{bounds: []float64{1, 2, inf}, counts: []float64{4, 4, 4}, count: 4}, 0.5, 0.5},
+		"between two bounds":        {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{2, 6, 10, 10}, count: 10}, 0.8, 3},
+		"at a bound":                {histogram{bounds: []float64{1, 2, inf}, counts: []float64{5, 10, 10}, count: 10}, 0.5, 1},
+		"beyond the last bound":     {histogram{bounds: []float64{1, 2, inf}, counts: []float64{1, 1, 10}, count: 10}, 0.99, 2},
+		"an empty bucket is passed": {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{0, 0, 10, 10}, count: 10}, 0.5, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := c.h.quantile(c.q); got != c.want && (got.known() || c.want.known()) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestRates(t *testing.T) {
+	t.Parallel()
+	const name = "postern_publishes_total"
+	acks := func(n int) string { return fmt.Sprintf(name+"{result=\"acknowledged\"} %d", n) }
+	fails := func(n int) string { return fmt.Sprintf(name+"{result=\"failed\"} %d", n) }
+	for label, c := range map[string]struct {
+		before, after []scrape
+		want          quantity
+	}{
+		"grows":                           {[]scrape{told("a", 0, metricsPage(t, acks(10)))}, []scrape{told("a", 2, metricsPage(t, acks(30)))}, 10},
+		"two processes":                   {[]scrape{told("a", 0, metricsPage(t, acks(0))), told("b", 0, metricsPage(t, acks(5)))}, []scrape{told("a", 1, metricsPage(t, acks(3))), told("b", 1, metricsPage(t, acks(9)))}, 7},
+		"another label":                   {[]scrape{told("a", 0, metricsPage(t, acks(1), fails(1)))}, []scrape{told("a", 1, metricsPage(t, acks(3), fails(100)))}, 2},
+		"a new series":                    {[]scrape{told("a", 0, metricsPage(t))}, []scrape{told("a", 1, metricsPage(t, acks(4)))}, 4},
+		"started anew":                    {[]scrape{told("a", 0, metricsPage(t, acks(1000)))}, []scrape{told("a", 1, metricsPage(t, acks(6)))}, 6},
+		"was away":                        {[]scrape{told("a", 0, nil), told("b", 0, metricsPage(t, acks(1)))}, []scrape{told("a", 1, metricsPage(t, acks(900))), told("b", 1, metricsPage(t, acks(2)))}, 1},
+		"is away":                         {[]scrape{told("a", 0, metricsPage(t, acks(1)))}, []scrape{told("a", 1, nil)}, unknown},
+		"never asked before":              {[]scrape{told("a", 1, metricsPage(t, acks(1)))}, []scrape{told("a", 1, metricsPage(t, acks(1)))}, unknown},
+		"a process that has no such part": {[]scrape{told("a", 0, metricsPage(t))}, []scrape{told("a", 1, metricsPage(t))}, 0},
+	} {
+		t.Run(label, func(t *testing.T) {
+			t.Parallel()
+			if got := newView(c.before, c.after).Stream.Published; got != c.want && (got.known() || c.want.known()) {
+				t.Errorf("got %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// What a histogram counted before the interval does not count, unless the process started anew.
+func TestSpreadOfAnInterval(t *testing.T) {
+	t.Parallel()
+	ack := func(upTo1, upTo2, all int) []string {
+		return []string{"# TYPE postern_ack_seconds histogram", fmt.Sprintf(`postern_ack_seconds_bucket{le="1"} %d`, upTo1),
+			fmt.Sprintf(`postern_ack_seconds_bucket{le="2"} %d`, upTo2), fmt.Sprintf(`postern_ack_seconds_bucket{le="+Inf"} %d`, all),
+			fmt.Sprintf("postern_ack_seconds_sum %d", all), fmt.Sprintf("postern_ack_seconds_count %d", all)}
+	}
+	v := newView([]scrape{told("a", 0, metricsPage(t, ack(100, 100, 100)...))}, []scrape{told("a", 1, metricsPage(t, ack(100, 110, 110)...))})
+	if v.Ingest.AckP50 != 1.5 {
+		t.Errorf("p50 %v, want that of the ten new ones, 1.5", v.Ingest.AckP50)
+	}
+	v = newView([]scrape{told("a", 0, metricsPage(t, ack(100, 100, 100)...))}, []scrape{told("a", 1, metricsPage(t, ack(10, 10, 10)...))})
+	if v.Ingest.AckP50 != 0.5 {
+		t.Errorf("p50 %v after a new start, want 0.5", v.Ingest.AckP50)
+	}
+}
+
+// A gauge of the database is the same in every processor, and one that is not known hides no other.
+func TestMostOfSeveral(t *testing.T) {
+	t.Parallel()
+	after := []scrape{told("a", 1, metricsPage(t, "postern_dead_events NaN", "postern_queue_deliveries{source=\"a\"} 2", "postern_queue_deliveries{source=\"b\"} 3")),
+		told("b", 1, metricsPage(t, "postern_dead_events 4", "postern_queue_deliveries{source=\"a\"} 1")), told("c", 1, metricsPage(t, "postern_dead_events 4"))}
+	v := newView(after, after)
+	if v.Left.Dead != 4 || v.Ingest.Queue != 6 || v.Left.Failed.known() {
+		t.Errorf("dead %v, want 4; queue %v, want 6; failed %v, want unknown", v.Left.Dead, v.Ingest.Queue, v.Left.Failed)
+	}
+}
+
+func TestFrame(t *testing.T) {
+	t.Parallel()
+	before := []scrape{told("http://a/metrics", 0, metricsPage(t, "postern_deliveries_total{source=\"stripe\",result=\"accepted\"} 0",
+		"postern_events_total{source=\"stripe\",result=\"stored\"} 0")), told("http://b/metrics", 0, nil)}
+	after := []scrape{told("http://a/metrics", 2, metricsPage(t, "process_start_time_seconds 1.795262e+09",
+		`postern_deliveries_total{source="stripe",result="accepted"} 2500`, `postern_deliveries_total{source="stripe",result="rejected"} 4`,
+		`postern_deliveries_total{source="stripe",result="overloaded"} 3`, `postern_deliveries_total{source="",result="unknown_source"} 1`,
+		`postern_events_total{source="stripe",result="stored"} 2400`, `postern_events_total{source="stripe",result="duplicate"} 100`,
+		`postern_rejections_total{source="stripe",reason="wrong_signature"} 4`, "postern_queue_deliveries{source=\"stripe\"} 17", "postern_queue_oldest_seconds 0.0123",
+		"postern_held_bytes 70000", "postern_stream_lag_messages 1234567", "postern_stream_lag_seconds 61.5", `postern_publishes_total{result="acknowledged"} 2300`,
+		`postern_publishes_total{result="withheld"} 100`, `postern_stream_connected{connection="gateway"} 0`, `postern_outcomes_total{status="dead"} 1`,
+		`postern_outcomes_total{status="applied"} 2000`, "postern_failed_events 2", "postern_dead_events 1", "postern_messages_handed_back_total 5",
+		`postern_database_connections{role="gateway",state="in_use"} 3`, `postern_database_connections_limit{role="gateway"} 16`,
+		`postern_database_waits_total{role="gateway"} 1`)), told("http://b/metrics", 2, nil)}
+	v := newView(before, after)
+	const want = `postern top   12:00:02   rates over 2.0 s   1 of 2 processes
+  http://a/metrics   up 6m
+  http://b/metrics   DOWN: connection refused
+
+INGEST   1,254 deliveries/s  ack p50 -, p99 -                queue 17, oldest 12 ms
+APPEND   - per batch         took p50 -, p99 -               held 68.4 KiB
+STREAM   1,150 published/s   lag 1,234,567 messages, 61.5 s  50 left out/s         0 brought back/s
+APPLY    1,001 events/s      lag p50 -, p99 -                took p50 -, p99 -     - per batch
+CHANGES  0 sent/s            unsent - batches, oldest -
+LEFT     2 failed            1 dead
+DATABASE waits 0.50/s        in use gateway 3/16
+LOST     1 connection to JetStream
+TROUBLE  messages are handed back, 2.5/s
+
+SOURCE     DELIVERIES/s  EVENTS/s  DUPLICATE/s  CONFLICT/s  REJECTED/s  REFUSED/s
+(unknown)          0.50         0            0           0           0       0.50
+stripe            1,254     1,200           50           0           2        1.5
+
+OUTCOMES     APPLIED  DEAD
+events/s       1,000  0.50
+since start    2,000     1
+
+REJECTED BY  REASON           PER s  SINCE START
+stripe       wrong_signature      2            4`
+	if diff := cmp.Diff(want, strings.Join(clip(v.frame(), 200, 100), "\n")); diff != "" {
+		t.Error(diff)
+	}
+	small := clip(v.frame(), 20, 5)
+	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 20 lines more") {
+		t.Errorf("on a small screen: %q", small)
+	}
+}
+
+// What a hostile process says cannot drive the terminal.
+func TestFrameIsPlain(t *testing.T) {
+	t.Parallel()
+	p := metricsPage(t, "postern_deliveries_total{source=\"\x1b[2J\\n\",result=\"accepted\"} 1", "postern_outcomes_total{status=\"\x1b]0;x\"} 1")
+	v := newView([]scrape{told("a", 0, p)}, []scrape{told("a", 1, p)})
+	v.Processes[0].Error, v.Processes[0].Up = "\x1b[31m", false
+	for _, l := range v.frame() {
+		if strings.ContainsAny(l, "\x1b\r") {
+			t.Errorf("control characters in %q", l)
+		}
+	}
+}
+
+func TestNumbersForPeople(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][2]string{
+		{count(0), "0"}, {count(0.001), "0"}, {count(0.05), "0.05"}, {count(1), "1"}, {count(12.34), "12.3"}, {count(123.4), "123"}, {count(1234567), "1,234,567"},
+		{count(unknown), "-"}, {span(0), "0"}, {span(0.00123), "1.2 ms"}, {span(0.123), "123 ms"}, {span(2), "2.0 s"}, {span(125), "2m"}, {span(7300), "2h1m"},
+		{span(unknown), "-"}, {size(512), "512 B"}, {size(1536), "1.5 KiB"}, {size(5 << 40), "5120.0 GiB"}, {size(unknown), "-"},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("got %q, want %q", c[0], c[1])
+		}
+	}
+}
+
+func TestTopAsksEveryProcess(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprintf(w, "postern_build_info 1\npostern_deliveries_total{source=\"stripe\",result=\"accepted\"} %d\n", 1000*asked.Add(1))
+	}))
+	t.Cleanup(up.Close)
+	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "go_goroutines 1") }))
+	t.Cleanup(foreign.Close)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	top := func(args ...string) result {
+		return execute(t.Context(), "", append([]string{"top", "--every", "100ms"}, args...)...)
+	}
+
+	top("--from", up.URL, "--from", gone.URL, "--from", foreign.URL).want(t, 0, "DOWN: connect: connection refused", "")
+	top("--from", strings.TrimPrefix(up.URL, "http://"), "--once").want(t, 0, "stripe", "")
+	top("--from", foreign.URL).want(t, 1, "DOWN: is no page of Postern's metrics", "no process answers")
+	top("--from", up.URL+"/elsewhere").want(t, 1, "DOWN: answers 404 Not Found", "no process answers")
+	top("--from", "ftp://x").want(t, 2, "", "is no URL of metrics")
+	top("--every", "1ms").want(t, 2, "", "too short")
+	top("--dir", t.TempDir()).want(t, 1, "", "or name processes with --from URL")
+
+	var v struct {
+		Ingest struct {
+			Rate float64  `json:"deliveries_per_second"`
+			P99  *float64 `json:"ack_p99_seconds"`
+		} `json:"ingest"`
+	}
+	r := top("--from", up.URL, "--once", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Ingest.Rate <= 0 || v.Ingest.P99 != nil {
+		t.Errorf("%+v, %v in %s", v, err, r.out)
+	}
+}
+
+// With -o json a line follows the other until it is interrupted, which is no error.
+func TestTopGoesOnAsJSON(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	enough := make(chan struct{})
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "postern_build_info 1")
+		if asked.Add(1) == 4 {
+			close(enough)
+		}
+	}))
+	t.Cleanup(up.Close)
+	b := &testBundle{dir: t.TempDir()}
+	b.write(t, &config.Instance{AdminURL: up.URL})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan result, 1)
+	go func() { ended <- execute(ctx, "", "--dir", b.dir, "top", "--every", "100ms", "-o", "json") }()
+	testkit.Eventually(t, time.Minute, func() error {
+		select {
+		case <-enough:
+			return nil
+		default:
+			return errors.New("not asked four times")
+		}
+	})
+	cancel()
+	r := <-ended
+	if r.want(t, 0, "{", ""); strings.Count(r.out, "\n") < 2 {
+		t.Errorf("printed %q", r.out)
+	}
+}

@@ -1,0 +1,49 @@
+-- The roles and logins of a Postern installation, and its database. An administrator runs it once, before `postern migrate up`, and
+-- again after a password was changed in its file; nothing is lost by that. postgres.md says what each login may do.
+--
+--   psql --dbname postgres --set secrets=/etc/postern/secrets --file logins.sql
+--
+-- The passwords are read from the password files that the programs use themselves (one line each: *:*:*:LOGIN:PASSWORD; the
+-- file of the processor has a second line, for its maintenance).
+\set ON_ERROR_STOP on
+\set migrator1  `cut -d: -f5 :'secrets'/pgpass_migrator`
+\set gateway1   `cut -d: -f5 :'secrets'/pgpass_gateway`
+\set processor1 `head -n 1 :'secrets'/pgpass_processor | cut -d: -f5`
+\set keeper1    `tail -n 1 :'secrets'/pgpass_processor | cut -d: -f5`
+\set operator1  `cut -d: -f5 :'secrets'/pgpass_operator`
+
+-- A password file that could not be read must not become an empty password.
+SELECT NOT ('' IN (:'migrator1', :'gateway1', :'processor1', :'keeper1', :'operator1')) AS complete \gset
+\if :complete
+\else
+  \warn a password is missing: is the folder of the password files right, and may this account read them?
+  SELECT 1 / 0 AS "a password is missing";
+\endif
+
+SELECT format('CREATE ROLE %I NOLOGIN NOINHERIT', role)
+FROM unnest(ARRAY['postern_maintenance', 'postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader']) role
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) \gexec
+SELECT format('CREATE ROLE %I LOGIN', login)
+FROM unnest(ARRAY['migrator1', 'gateway1', 'processor1', 'keeper1', 'operator1']) login
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) \gexec
+
+-- Who migrates hands its tables to postern_maintenance, so it inherits; the others can do nothing before they take a role.
+ALTER ROLE migrator1  INHERIT   PASSWORD :'migrator1';
+ALTER ROLE gateway1   NOINHERIT PASSWORD :'gateway1';
+ALTER ROLE processor1 NOINHERIT PASSWORD :'processor1';
+ALTER ROLE keeper1    NOINHERIT PASSWORD :'keeper1';
+ALTER ROLE operator1  NOINHERIT PASSWORD :'operator1';
+
+GRANT postern_operator TO postern_gateway, postern_processor;
+GRANT postern_maintenance, postern_gateway, postern_processor, postern_operator, postern_reader TO migrator1;
+GRANT postern_gateway, postern_operator   TO gateway1;
+GRANT postern_processor, postern_operator TO processor1;
+GRANT postern_maintenance                 TO keeper1;
+GRANT postern_operator                    TO operator1;
+
+SELECT 'CREATE DATABASE postern OWNER migrator1'
+WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'postern') \gexec
+ALTER DATABASE postern OWNER TO migrator1;
+-- Roles of other applications in this server have no business here.
+REVOKE CONNECT, TEMPORARY ON DATABASE postern FROM PUBLIC;
+GRANT CONNECT ON DATABASE postern TO migrator1, gateway1, processor1, keeper1, operator1, postern_reader;

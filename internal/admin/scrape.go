@@ -1,0 +1,52 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// NewScrape is the handler of /metrics, /healthz and /readyz alone, for a scraper on another machine: there is nothing else here to
+// ask for, and an answer names no cause that could tell a stranger something.
+func NewScrape(o Options) http.Handler {
+	s := &scrape{Options: o}
+	s.Logger = cmp.Or(s.Logger, slog.New(slog.DiscardHandler))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.Handle("GET /metrics", o.Metrics)
+	return mux
+}
+
+type scrape struct {
+	Options
+	mu  sync.Mutex
+	at  time.Time
+	err error
+}
+
+func (s *scrape) ready(w http.ResponseWriter, r *http.Request) {
+	if err := s.cached(r.Context()); err != nil {
+		s.Logger.Warn("not ready", "error", err)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "not ready\n") // the asker may be gone
+		return
+	}
+	_, _ = io.WriteString(w, "ready\n")
+}
+
+// cached keeps an answer for a second: anybody may ask here, which must not cost the connections that events need.
+func (s *scrape) cached(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Ready != nil && time.Since(s.at) > time.Second {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
+		defer cancel()
+		s.err, s.at = s.Ready(ctx), time.Now()
+	}
+	return s.err
+}

@@ -1,0 +1,88 @@
+package app
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/telemetry"
+)
+
+// addTraces starts the export of traces where the environment names a collector. It is stopped last, with what the stop of the others
+// still made.
+func (a *App) addTraces(ctx context.Context) {
+	service := "postern"
+	switch {
+	case !a.Gateway:
+		service = "postern-processor"
+	case !a.Processor:
+		service = "postern-gateway"
+	}
+	version, _, _ := strings.Cut(Version(), " ")
+	stop := telemetry.StartTraces(ctx, telemetry.TraceOptions{Service: service, Version: version, Logger: a.Logger.With("component", "traces")})
+	a.stack.Defer("traces", stop)
+}
+
+// watchPool shows a pool among the metrics.
+func (a *App) watchPool(role string, pool *pgxpool.Pool) error {
+	return a.metrics.RegisterPool(strings.TrimPrefix(role, "postern_"), pool.Stat)
+}
+
+// watchStream shows a connection to JetStream among the metrics.
+func (a *App) watchStream(name string, conn *stream.Conn) error {
+	labels := prometheus.Labels{"connection": name}
+	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_stream_connected", ConstLabels: labels,
+		Help: "1 while the connection to JetStream stands, else 0."}, func() float64 {
+		if conn.Connected() {
+			return 1
+		}
+		return 0
+	})
+	reconnects := prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "postern_stream_reconnects_total", ConstLabels: labels,
+		Help: "Times that the connection to JetStream was lost and made again."}, func() float64 { return float64(conn.Connects()) })
+	if err := a.metrics.Register(connected); err != nil {
+		return err
+	}
+	return a.metrics.Register(reconnects)
+}
+
+// maxScrapers bounds the connections to the listener for scrapers.
+const maxScrapers = 32
+
+// addScrape wires the listener for a scraper elsewhere: metrics and health, and nothing that could be asked or changed.
+func (a *App) addScrape(ctx context.Context) (err error) {
+	if a.Config.Admin.MetricsListen == "" {
+		return nil
+	}
+	if a.scrape, err = a.listen(ctx, "metrics", a.Config.Admin.MetricsListen); err != nil {
+		return err
+	}
+	handler := admin.NewScrape(admin.Options{Ready: a.Ready, Metrics: a.metrics.Handler(), Logger: a.Logger})
+	a.serve("metrics", netutil.LimitListener(a.scrape, maxScrapers), &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout, WriteTimeout: adminTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes}, "", "")
+	return nil
+}
+
+// MetricsAddr is the bound address of the listener for scrapers; "" where there is none.
+func (a *App) MetricsAddr() string {
+	if a.scrape == nil {
+		return ""
+	}
+	return a.scrape.Addr().String()
+}
+
+// addresses are where the process can be reached, for the log.
+func (a *App) addresses(ingest, admin string) []any {
+	at := []any{"ingest", ingest, "admin", admin}
+	if a.scrape != nil {
+		at = append(at, "metrics", a.MetricsAddr())
+	}
+	return at
+}

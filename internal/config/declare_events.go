@@ -1,0 +1,163 @@
+package config
+
+import (
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// What the settings of events and objects may refer to. An object is named again from the stored body alone, so by nothing else.
+var (
+	eventKinds = kinds{signature.JSON, signature.Root, signature.Form, signature.Header, signature.Query, signature.EventType, signature.Index, signature.Content,
+		signature.HTTPMethod}
+	typeKinds   = kinds{signature.JSON, signature.Root, signature.Form, signature.Header, signature.Query}
+	objectKinds = kinds{signature.JSON, signature.Root, signature.Form, signature.EventType}
+	bodyKinds   = kinds{signature.JSON, signature.Root, signature.Form}
+)
+
+// events reads where events are and how they are named, over what the provider has of its own.
+func (b *builder) events(e *Events, own declared.Events) declared.Events {
+	own.Split, own.Item, own.Omit = e.Split, e.Item, e.Omit
+	own.Bodies = nil
+	for _, word := range e.Body {
+		own.Bodies = append(own.Bodies, oneOf(b, "body", word, choice[declared.BodyForm]{"json", declared.JSON},
+			choice[declared.BodyForm]{"form", declared.Form}, choice[declared.BodyForm]{"payload", declared.Payload}))
+	}
+	if len(e.Key) > 0 {
+		own.Key = b.templates("key", e.Key, eventKinds)
+	}
+	if len(e.Type) > 0 {
+		own.Type = b.templates("type", e.Type, typeKinds)
+	}
+	if len(e.Account) > 0 {
+		own.Account = b.templates("account", e.Account, typeKinds)
+	}
+	if len(e.APIVersion) > 0 {
+		own.APIVersion = b.templates("api_version", e.APIVersion, typeKinds)
+	}
+	if e.Occurred != (EventTime{}) {
+		under := b.under("occurred")
+		own.Occurred = &declared.Time{From: under.ref("from", e.Occurred.From, bodyKinds), Unit: under.unit(e.Occurred.Unit, false)}
+	}
+	for _, t := range own.Key {
+		b.tellsApart("key", t)
+	}
+	b.places(e, &own)
+	return own
+}
+
+// tellsApart wants a reference in a name: without one everything would have the same.
+func (b *builder) tellsApart(key string, t signature.Template) {
+	constant, err := t.Expand(func(signature.Ref) (string, bool) { return "", false })
+	if err == nil && constant != "" {
+		b.fail(key, "%q names everything alike where nothing is found: put a reference outside brackets", t)
+	}
+}
+
+// places checks paths of lists, and headers that are kept.
+func (b *builder) places(e *Events, own *declared.Events) {
+	if e.Item != "" && e.Split == "" {
+		b.fail("item", "is a path in an element of the list that split names: set split")
+	}
+	for part := range strings.SplitSeq(e.Split, ".*.") {
+		if e.Split != "" && (part == "" || strings.Contains(part, "*") || part == "." && e.Split != ".") {
+			b.fail("split", "%q is no path of a list: write e.g. data.events, '.', or entry.*.changes", e.Split)
+			break
+		}
+	}
+	for _, name := range slices.Concat(e.Headers, headersOf(own)) {
+		if credential(name) {
+			b.fail("headers", "%s holds a credential, and is not kept with events: leave it out", name)
+		}
+	}
+}
+
+// headersOf are the headers that names of events are made of.
+func headersOf(e *declared.Events) []string {
+	var out []string
+	for _, t := range slices.Concat(e.Key, e.Type, e.Account, e.APIVersion) {
+		for _, r := range t.Refs() {
+			if r.Kind == signature.Header {
+				out = append(out, r.Name)
+			}
+		}
+	}
+	return out
+}
+
+func credential(header string) bool {
+	return slices.Contains([]string{"Authorization", "Proxy-Authorization", "Cookie"}, http.CanonicalHeaderKey(header))
+}
+
+// unit reads how a time or, for versions, a number is written.
+func (b *builder) unit(word string, version bool) declared.Unit {
+	units := []choice[declared.Unit]{{"auto", declared.Auto}, {"s", declared.Seconds}, {"ms", declared.Milliseconds}, {"rfc3339", declared.RFC3339}}
+	if version {
+		units = append(units, choice[declared.Unit]{"integer", declared.Integer})
+	}
+	return oneOf(b, "unit", word, units...)
+}
+
+// objects reads what events say of objects.
+func (b *builder) objects(objects []Object, events *declared.Events) []declared.Object {
+	var out []declared.Object
+	for i := range objects {
+		at := b.under(itoa(i))
+		if i > 0 && len(objects[i-1].Events) == 0 {
+			at.fail("", "is never reached: the object before it is about all events; give that one events")
+		}
+		out = append(out, at.object(&objects[i], events))
+	}
+	return out
+}
+
+func (b *builder) object(o *Object, events *declared.Events) declared.Object {
+	if o.Ignored != "" {
+		if !isZero(Object{Type: o.Type, ID: o.ID, State: o.State, Before: o.Before, Version: o.Version, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}) {
+			b.fail("ignored", "an ignored event concerns no object: set events and nothing else")
+		}
+		return declared.Object{Events: o.Events, Ignored: o.Ignored}
+	}
+	out := declared.Object{Events: o.Events, Type: b.templates("type", o.Type, objectKinds), ID: b.templates("id", o.ID, objectKinds), State: o.State,
+		Before: o.Before, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}
+	if o.Version != (ObjectVersion{}) {
+		under := b.under("version")
+		out.Version = &declared.Version{From: under.ref("from", o.Version.From, bodyKinds), Unit: under.unit(o.Version.Unit, true), Still: o.Version.Still}
+	}
+	switch {
+	case len(o.Type) == 0:
+		b.fail("type", "is not set: say what the object is, e.g. order")
+	case len(o.ID) == 0:
+		b.fail("id", "is not set: say what names the object, e.g. '{json:data.id}'")
+	case o.State != "" && o.Partial == "" && out.Version == nil && events.Occurred == nil:
+		b.fail("version", "is not set, and neither is events.occurred: without a version or a time states have no order; leave state out where the sender tells none")
+	case o.Before != "" && o.State == "":
+		b.fail("before", "is what changed of the state: set state")
+	case o.Final && len(o.Deletes) == 0:
+		b.fail("final", "is about deletes: name the types after which the object is gone")
+	}
+	return out
+}
+
+// isZero tells whether nothing of a setting was set.
+func isZero[T any](v T) bool { return empty(reflect.ValueOf(v)) }
+
+// empty is IsZero, but for lists that were set to nothing.
+func empty(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice:
+		return v.Len() == 0
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if !empty(v.Field(i)) {
+				return false
+			}
+		}
+		return true
+	}
+	return v.IsZero()
+}

@@ -1,0 +1,215 @@
+package config_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+// files writes files into a folder of the test's own and returns where it is.
+func files(t *testing.T, contents map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range contents {
+		put(t, filepath.Join(dir, name), text)
+	}
+	return dir
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withSecretIn is a configuration whose one source has its secret in a file beside it.
+func withSecretIn(path string) string {
+	return "database: {url: postgres://x}\nsources:\n  a: {provider: stripe, secrets: [{name: n, file: '" + path + "'}]}\n"
+}
+
+func load(t *testing.T, l *config.Loader) *config.Config {
+	t.Helper()
+	c, err := l.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// changed fails unless the loader notices, after it has seen the change twice, and once it has loaded again sees none.
+func changed(t *testing.T, l *config.Loader, what string) {
+	t.Helper()
+	if l.Changed() {
+		t.Errorf("%s: told at the first look, when it may still be in the writing", what)
+	}
+	if !l.Changed() {
+		t.Errorf("%s: not noticed", what)
+	}
+	_, _ = l.Load() // what is wrong now is tested elsewhere
+	if l.Changed() || l.Changed() {
+		t.Errorf("%s: noticed again after it was loaded", what)
+	}
+}
+
+func TestChangesOfFilesAreNoticed(t *testing.T) {
+	t.Parallel()
+	dir := files(t, map[string]string{"secret": "one\n"})
+	file, secret := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "secret")
+	put(t, file, withSecretIn(secret))
+	l := config.NewLoader(file, config.ForGateway, nil)
+	load(t, l)
+	if l.Changed() || l.Changed() {
+		t.Error("a change where there is none")
+	}
+	put(t, file, withSecretIn(secret)+"# a comment\n")
+	changed(t, l, "the file")
+	put(t, secret, "two\n")
+	changed(t, l, "a secret's file")
+	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "two" {
+		t.Errorf("the secret is %q", got)
+	}
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	changed(t, l, "a secret's file that is gone")
+	put(t, secret, "three")
+	changed(t, l, "a secret's file that is there again")
+	put(t, file, "sources: [") // no secret is named in it any more
+	changed(t, l, "a broken file")
+	put(t, file, withSecretIn(secret))
+	changed(t, l, "the mended file")
+	put(t, secret, "four")
+	changed(t, l, "a secret's file after all that")
+}
+
+// What changes at every look is still being written.
+func TestFileInTheWritingIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(files(t, map[string]string{"postern.yaml": "database: {url: postgres://x}\n"}), "postern.yaml")
+	l := config.NewLoader(file, config.ForGateway, nil)
+	load(t, l)
+	for _, text := range []string{"", "database", "database: {url:", "database: {url: postgres://y}"} {
+		put(t, file, text)
+		if l.Changed() {
+			t.Fatalf("told at %q", text)
+		}
+	}
+	put(t, file, "database: {url: postgres://x}\n") // as it was
+	if l.Changed() || l.Changed() {
+		t.Error("a change that was taken back is told")
+	}
+}
+
+// Kubernetes changes a ConfigMap by pointing a link in the path elsewhere.
+func TestSwappedLinksAreNoticed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	point := func(version, secret string) {
+		sub := filepath.Join(dir, version)
+		if err := os.Mkdir(sub, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(sub, "secret"), secret)
+		put(t, filepath.Join(sub, "postern.yaml"), withSecretIn(filepath.Join(dir, "secret")))
+		link := filepath.Join(dir, version+".link")
+		if err := errors.Join(os.Symlink(version, link), os.Rename(link, filepath.Join(dir, "data"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"secret", "postern.yaml"} {
+		if err := os.Symlink(filepath.Join("data", name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	point("v1", "one")
+	l := config.NewLoader(filepath.Join(dir, "postern.yaml"), config.ForGateway, nil)
+	load(t, l)
+	point("v2", "two")
+	changed(t, l, "a swapped link")
+	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "two" {
+		t.Errorf("the secret is %q", got)
+	}
+}
+
+// A pipe gives its secret once; a reload keeps it instead of waiting for a writer who never comes.
+func TestSecretOfAPipeIsKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "postern.yaml")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	put(t, file, withSecretIn(pipe))
+	written := make(chan error, 1)
+	go func() { written <- os.WriteFile(pipe, []byte("once"), 0) }()
+	l := config.NewLoader(file, config.ForGateway, nil)
+	for range 3 {
+		if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "once" {
+			t.Errorf("the secret is %q", got)
+		}
+		if l.Changed() || l.Changed() {
+			t.Error("a pipe that was read out is a change")
+		}
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+// What the command line says lies over every load, and its secret's file is watched like the others.
+func TestEditsAreMadeAtEachLoad(t *testing.T) {
+	t.Parallel()
+	dir := files(t, map[string]string{"secret": "first"})
+	secret := filepath.Join(dir, "secret")
+	l := config.NewLoader("", config.ForDev, func(c *config.Config) error {
+		c.Sources = config.DemoSources()
+		return c.ReplaceSecret("stripe", secret)
+	})
+	load(t, l)
+	put(t, secret, "second")
+	if l.Changed() || !l.Changed() {
+		t.Error("the change is not noticed")
+	}
+	if got := string(load(t, l).InstanceSources()["shopify"].Secret); got != config.DemoShopifySecret {
+		t.Errorf("the other source's secret is %q", got)
+	}
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Load(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the secret: %v", err)
+	}
+	if l.Changed() || l.Changed() {
+		t.Error("a file that is still missing is a change")
+	}
+}
+
+// Only sources are reloaded; of what else was changed the names are told, against what the process started with.
+func TestSettingsThatNeedARestart(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "postern.yaml")
+	put(t, file, "database: {url: postgres://x}\n")
+	l := config.NewLoader(file, config.ForGateway, nil)
+	load(t, l).Database.URL = "postgres://found-out" // as the process does with what it starts itself
+	for text, want := range map[string]string{
+		"database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, value: v}]}}":                                "",
+		"database: {url: postgres://y}\ningest: {listen: 'h:1', max_body_bytes: 1MiB, tls: {cert: '" + file + "', key: '" + file + "'}}": "database.url ingest.listen ingest.tls.cert ingest.tls.key rejections.max_body",
+		"database: {url: postgres://x}\nprocessor: {auditor: {every: 5s}}":                                                               "processor.auditor.every",
+		"database: {url: postgres://x}\n": "",
+	} {
+		put(t, file, text)
+		names := l.NeedRestart(load(t, l))
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s\nneeds a restart for %q, want %q", text, got, want)
+		}
+	}
+}

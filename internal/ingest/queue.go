@@ -1,0 +1,124 @@
+package ingest
+
+import (
+	"sync"
+	"time"
+)
+
+// queue holds the verified deliveries that wait for a commit, in a line per source. Batches are gathered from the lines in turn,
+// so that a flood from one source does not stand before the others: theirs go with the next batch.
+type queue struct {
+	mu    sync.Mutex
+	room  *shares
+	lines map[string]*line
+	// turn are the lines that are not empty; the first is served next.
+	turn []*line
+	// ready holds a token while something may be waiting.
+	ready chan struct{}
+}
+
+// line is what waits of one source, in the order it came.
+type line struct {
+	source  string
+	waiting []*waiting
+	// credit is what the line may still take of its turn, in bytes. It may end below zero: then the next turns pay for it.
+	credit int64
+}
+
+const (
+	// turnBytes is what a line gets per turn, and deliveryCost what a delivery costs besides its body: four small ones, so that
+	// a batch of the default size reaches 64 sources.
+	turnBytes    = 4 << 10
+	deliveryCost = 1 << 10
+	// batchEvents ends a batch by the number of its events; a single delivery of more still goes, alone.
+	batchEvents = 4096
+)
+
+func newQueue(most int) *queue {
+	return &queue{room: newShares(int64(most)), lines: map[string]*line{}, ready: make(chan struct{}, 1)}
+}
+
+// push takes a delivery; false where its source has its share of the queue.
+func (q *queue) push(w *waiting) bool {
+	source := w.ep.Config.Name
+	if !q.room.begin(source, 1) {
+		return false
+	}
+	q.mu.Lock()
+	l := q.lines[source]
+	if l == nil {
+		l = &line{source: source}
+		q.lines[source] = l
+		q.turn = append(q.turn, l)
+	}
+	l.waiting = append(l.waiting, w)
+	q.mu.Unlock()
+	q.signal()
+	return true
+}
+
+func (q *queue) signal() {
+	select {
+	case q.ready <- struct{}{}:
+	default: // somebody is told already
+	}
+}
+
+// gather takes a batch of what waits, nil for nothing. It never waits for more to come.
+func (q *queue) gather(deliveries int, bytes int64) []*waiting {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var batch []*waiting
+	events := 0
+	for len(q.turn) > 0 && len(batch) < deliveries && bytes > 0 && events < batchEvents {
+		w := q.next()
+		if w == nil {
+			continue
+		}
+		batch = append(batch, w)
+		bytes -= int64(len(w.delivery.Body))
+		events += len(w.delivery.Events)
+	}
+	if len(q.turn) > 0 {
+		q.signal() // another writer may take the rest
+	}
+	return batch
+}
+
+// next takes a delivery from the line whose turn it is; nil where that turn is over.
+func (q *queue) next() *waiting {
+	l := q.turn[0]
+	if l.credit <= 0 { // a turn begins; one that a full batch cut short goes on
+		if l.credit += turnBytes; l.credit <= 0 {
+			q.turn = append(q.turn[1:], l)
+			return nil
+		}
+	}
+	w := l.waiting[0]
+	l.waiting[0] = nil
+	l.waiting = l.waiting[1:]
+	l.credit -= deliveryCost + int64(len(w.delivery.Body))
+	switch {
+	case len(l.waiting) == 0:
+		delete(q.lines, l.source)
+		q.turn = q.turn[1:]
+	case l.credit <= 0:
+		q.turn = append(q.turn[1:], l)
+	}
+	q.room.end(l.source, 1)
+	return w
+}
+
+// lengths is how many deliveries wait of each source that has any, and since when the oldest of all does; zero for none.
+func (q *queue) lengths() (waiting map[string]int, oldest time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	waiting = make(map[string]int, len(q.lines))
+	for source, l := range q.lines {
+		waiting[source] = len(l.waiting)
+		if since := l.waiting[0].since; oldest.IsZero() || since.Before(oldest) {
+			oldest = since
+		}
+	}
+	return waiting, oldest
+}

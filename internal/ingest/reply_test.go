@@ -1,0 +1,216 @@
+package ingest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// polite is a provider that wants answers of its own kind.
+type polite struct{ lines }
+
+func (polite) Name() string { return "polite" }
+
+func (polite) Headers() []string { return []string{"X-Kept", ":query"} }
+
+func (polite) Challenge(src *provider.Source, d *provider.Delivery) *provider.Reply {
+	query, err := url.ParseQuery(d.Query)
+	switch {
+	case err != nil || !query.Has("challenge"):
+		return nil
+	case query.Get("challenge") == "panic":
+		panic("a fault in a challenge")
+	case query.Get("challenge") == "redirect":
+		return &provider.Reply{Status: http.StatusFound, Header: http.Header{"Location": {"/elsewhere"}}}
+	case query.Get("challenge") == "wrong":
+		return &provider.Reply{Status: http.StatusForbidden}
+	}
+	return &provider.Reply{ContentType: "text/plain", Header: http.Header{"X-Method": {d.Method}, "X-Content-Type-Options": {"sniff"}},
+		Body: []byte(src.Name + " " + query.Get("challenge"))}
+}
+
+func (polite) Greet(_ *provider.Source, d *provider.Delivery) *provider.Reply {
+	switch string(d.Body) {
+	case "ping":
+		return &provider.Reply{Status: http.StatusAccepted, ContentType: "text/plain", Body: []byte("pong")}
+	case "greeting panics":
+		panic("a fault in a greeting")
+	}
+	return nil
+}
+
+func (polite) Acknowledge(_ *provider.Source, d *provider.Delivery) *provider.Reply {
+	switch string(d.Body) {
+	case "quiet":
+		return &provider.Reply{Status: http.StatusNoContent, ContentType: "text/plain", Body: []byte("dropped")}
+	case "acknowledging panics":
+		panic("a fault in an acknowledgement")
+	}
+	return nil
+}
+
+// ask sends a request without a body.
+func (b *testBundle) ask(t *testing.T, method, path string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, b.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := b.do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestChallengesAreAnswered(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	pool, asked := countedPool(t, db)
+	b := setupOn(t, db, func(o *ingest.Options) { o.Pool = pool })
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		a := b.ask(t, method, "/webhooks/polite?challenge=a%20b")
+		want := "polite a b"
+		if method == http.MethodHead {
+			want = ""
+		}
+		if a.status != 200 || string(a.body) != want || a.header.Get("Content-Type") != "text/plain" || a.header.Get("X-Method") != method {
+			t.Errorf("%s: %d %q %v", method, a.status, a.body, a.header)
+		}
+		if got := a.header.Values("X-Content-Type-Options"); len(got) != 1 || got[0] != "nosniff" {
+			t.Errorf("X-Content-Type-Options %q", got)
+		}
+	}
+	if n := b.counter(t, "postern_deliveries_total", "source=polite", "result=challenge"); n != 2 {
+		t.Errorf("%v challenges counted", n)
+	}
+	if a := b.ask(t, http.MethodGet, "/webhooks/polite?challenge=wrong"); a.status != 403 {
+		t.Errorf("the provider's refusal: %d", a.status)
+	}
+	b.ask(t, http.MethodGet, "/webhooks/polite?challenge=panic").refused(t, 500, "internal")
+	b.ask(t, http.MethodGet, "/webhooks/polite?challenge=redirect").refused(t, 500, "internal") // never a redirection
+	for _, path := range []string{"/webhooks/polite", "/webhooks/stripe?challenge=a"} {
+		a := b.ask(t, http.MethodGet, path)
+		a.refused(t, 405, "method")
+		if allow := a.header.Get("Allow"); !strings.Contains(allow, "POST") || strings.Contains(allow, "GET") != strings.Contains(path, "polite") {
+			t.Errorf("%s: Allow %q", path, allow)
+		}
+	}
+	b.ask(t, http.MethodGet, "/webhooks/nobody?challenge=a").refused(t, 404, "unknown-source")
+	if a := b.ask(t, http.MethodHead, "/webhooks/nobody"); a.status != 404 {
+		t.Errorf("HEAD of no source: %d", a.status)
+	}
+	if n := b.counter(t, "postern_faults_total"); n != 1 {
+		t.Errorf("%v faults counted", n)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the database was asked %d times", n)
+	}
+}
+
+// A signed request that is no event gets its provider's answer and is not stored; a forged one gets none.
+func TestGreetingsAreNotStored(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	ping := func(body string) *provider.Delivery { return b.sign(t, "many", provider.Sample{Body: []byte(body)}) }
+	a := b.post(t, "polite", ping("ping"))
+	if a.status != 202 || string(a.body) != "pong" || a.header.Get("Postern-Event") != "" {
+		t.Errorf("%d %q %v", a.status, a.body, a.header)
+	}
+	forged := ping("ping")
+	forged.Header.Del("Sim-Signature")
+	b.post(t, "polite", forged).refused(t, 401, "unauthenticated")
+	b.post(t, "polite", ping("greeting panics")).refused(t, 500, "internal")
+	if n := b.counter(t, "postern_deliveries_total", "source=polite", "result=greeting"); n != 1 {
+		t.Errorf("%v greetings counted", n)
+	}
+	if n := b.count(t, `SELECT count(*) FROM events`); n != 0 {
+		t.Errorf("%d events stored", n)
+	}
+}
+
+// The provider's own answer comes after the commit and in place of the receipt; where the event is found goes with every answer.
+func TestAcknowledgementsTakeTheReceiptsPlace(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	post := func(body string) answer {
+		return b.post(t, "polite", b.sign(t, "many", provider.Sample{Body: []byte(body)}))
+	}
+	stored := func(key string) (id string) {
+		if err := b.db.Pool.QueryRow(context.Background(), `SELECT id::text FROM events WHERE event_id = $1`, key).Scan(&id); err != nil {
+			t.Errorf("event %s: %v", key, err)
+		}
+		return id
+	}
+	a := post("quiet")
+	if a.status != 204 || len(a.body) != 0 || a.header.Get("Content-Type") != "" || a.header.Get("Postern-Event") != stored("quiet") {
+		t.Errorf("%d %q %v", a.status, a.body, a.header)
+	}
+	a = post("ordinary")
+	if r := a.receipt(t); a.header.Get("Postern-Event") != r.ID || a.header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("receipt %+v, headers %v", r, a.header)
+	}
+	post("acknowledging panics").refused(t, 500, "internal")
+	if again := post("acknowledging panics"); again.status != 500 || stored("acknowledging panics") == "" {
+		t.Errorf("again: %d", again.status) // it was stored before; the sender's next try is a duplicate
+	}
+	var many strings.Builder
+	for n := range 15 {
+		fmt.Fprintf(&many, "line %d\n", n)
+	}
+	if ids := strings.Split(post(many.String()).header.Get("Postern-Event"), ","); len(ids) != 10 || ids[0] != stored("line 0") || ids[9] != stored("line 9") {
+		t.Errorf("of 15 events %v are named", ids)
+	}
+}
+
+// The raw query is kept where the provider says that it is a part of what was signed: with the event, and with what was refused.
+func TestQueryIsKept(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for source, want := range map[string]string{"polite": "a=1&b=%00%ff&a=2", "many": ""} {
+		for _, signed := range []bool{true, false} {
+			d := b.sign(t, "many", provider.Sample{Body: []byte("to " + source)})
+			if !signed {
+				d.Header.Del("Sim-Signature")
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/"+source+"?a=1&b=%00%ff&a=2", bytes.NewReader(d.Body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = d.Header
+			if a, err := b.do(req); err != nil || a.status != map[bool]int{true: 200, false: 401}[signed] {
+				t.Fatalf("status %d, %v", a.status, err)
+			}
+			table := map[bool]string{true: "events", false: "rejections"}[signed]
+			b.keptQuery(t, b.db.Pool, table, source, want)
+		}
+	}
+	b.post(t, "polite", b.sign(t, "many", provider.Sample{Body: []byte("no query")})).receipt(t)
+	if n := b.count(t, `SELECT count(*) FROM events WHERE event_id = 'no query' AND NOT headers ? ':query'`); n != 1 {
+		t.Error("an empty query is kept")
+	}
+}
+
+func (b *testBundle) keptQuery(t *testing.T, pool *pgxpool.Pool, table, source, want string) {
+	t.Helper()
+	var kept json.RawMessage
+	testkit.Eventually(t, 30*time.Second, func() error {
+		return pool.QueryRow(t.Context(), `SELECT headers FROM `+table+` WHERE source = (SELECT number FROM sources WHERE name = $1)`, source).Scan(&kept)
+	})
+	var headers map[string]string
+	if err := json.Unmarshal(kept, &headers); err != nil || headers[":query"] != want {
+		t.Errorf("%s of %s kept %s, want the query %q", table, source, kept, want)
+	}
+}

@@ -1,0 +1,65 @@
+package ingest
+
+import "sync"
+
+// shares divides a bound among sources. A source may hold as much as is still free besides: alone it gets a half, two get a
+// third each, so that however much some hold, the others find room. Its only part may be as large as all that is free, since
+// the largest body must fit; and where there is but one source, all is its own.
+type shares struct {
+	mu    sync.Mutex
+	most  int64
+	used  int64
+	alone bool
+	held  map[string]holding
+}
+
+// holding is what one source has: parts (bodies, deliveries) that measure an amount together.
+type holding struct{ parts, amount int64 }
+
+func newShares(most int64) *shares { return &shares{most: most, held: map[string]holding{}} }
+
+// setAlone says whether there is one source only.
+func (s *shares) setAlone(alone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.alone = alone
+}
+
+// begin takes the first piece of a new part; false where it is more than the source's share.
+func (s *shares) begin(source string, amount int64) bool { return s.take(source, 1, amount) }
+
+// grow takes more for a part that was begun.
+func (s *shares) grow(source string, amount int64) bool { return s.take(source, 0, amount) }
+
+func (s *shares) take(source string, parts, amount int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, free := s.held[source], s.most-s.used
+	if amount > free || !s.alone && h.parts+parts > 1 && h.amount+amount > free {
+		return false
+	}
+	s.used += amount
+	s.held[source] = holding{h.parts + parts, h.amount + amount}
+	return true
+}
+
+// end gives back a part whose pieces were amount together.
+func (s *shares) end(source string, amount int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used -= amount
+	h := s.held[source]
+	if h.parts--; h.parts == 0 {
+		delete(s.held, source) // nothing stays of a source that is no longer configured
+		return
+	}
+	h.amount -= amount
+	s.held[source] = h
+}
+
+// inUse is what all sources hold together.
+func (s *shares) inUse() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used
+}

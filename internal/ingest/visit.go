@@ -1,0 +1,255 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// visit is one request to a source: what became of it goes into one line of the log, one count, and its answer.
+type visit struct {
+	// asked is the source's name as the path has it; ep is that source, zero where none is configured.
+	asked  string
+	ep     Endpoint
+	began  time.Time
+	remote string
+	bytes  int
+	// result is a word of a closed set: accepted, greeting, challenge, or a problem's outcome. reason is why it was rejected.
+	result string
+	reason provider.Reason
+	// greeting is the answer to a delivery that is no event.
+	greeting *provider.Reply
+	events   []provider.Event
+	receipts []events.Receipt
+	ctx      context.Context
+	span     trace.Span
+}
+
+// door answers a request to a source, whatever becomes of it. Nothing is written before everything about it is counted.
+func (s *Server) door(c echo.Context) error {
+	req := c.Request()
+	v := &visit{asked: c.Param("source"), began: s.Now(), remote: remote(req)}
+	v.ctx, v.span = s.startTrace(req)
+	defer v.span.End()
+	var reply *provider.Reply
+	err := s.guard(func() (err error) {
+		if reply, err = s.answer(c, v); err == nil {
+			err = checkReply(reply)
+		}
+		return err
+	})
+	if err != nil {
+		p := problemOf(err)
+		v.result, reply = p.outcome, p.reply()
+	}
+	s.told(v, reply, err)
+	return write(c, reply)
+}
+
+// answer decides by source and method.
+func (s *Server) answer(c echo.Context, v *visit) (*provider.Reply, error) {
+	ep, known := (*s.endpoints.Load())[v.asked]
+	v.ep = ep
+	switch method := c.Request().Method; {
+	case method == http.MethodOptions:
+		v.result = "method"
+		return &provider.Reply{Status: http.StatusNoContent, Header: http.Header{"Allow": {allow(ep)}}}, nil
+	case method != http.MethodPost && method != http.MethodGet && method != http.MethodHead:
+		c.Response().Header().Set("Allow", allow(ep))
+		return nil, errNotAllowed
+	case !known:
+		return nil, errUnknownSource
+	case method == http.MethodPost:
+		return s.receive(c, v)
+	}
+	reply, err := s.challenge(c, v)
+	if err != nil {
+		c.Response().Header().Set("Allow", allow(ep))
+	}
+	return reply, err
+}
+
+func allow(ep Endpoint) string {
+	if _, ok := ep.Provider.(provider.Challenger); ok {
+		return "OPTIONS, GET, HEAD, POST"
+	}
+	return "OPTIONS, POST"
+}
+
+// checkReply refuses what a provider's code must not answer: a redirection makes some senders unsubscribe or follow it.
+func checkReply(r *provider.Reply) error {
+	if r.Status == 0 {
+		r.Status = http.StatusOK
+	}
+	if r.Status < 200 || r.Status > 599 || r.Status/100 == 3 {
+		return fmt.Errorf("the provider's answer has status %d", r.Status)
+	}
+	return nil
+}
+
+// shownEvents is how many of a delivery's events the log and the answer's headers name.
+const shownEvents = 10
+
+// told counts and logs a visit, and puts into the answer's headers how to find it again.
+func (s *Server) told(v *visit, reply *provider.Reply, err error) {
+	took := s.Now().Sub(v.began)
+	source := ""
+	if v.ep.Config != nil {
+		source = v.ep.Config.Name
+	}
+	s.metrics.deliveries.WithLabelValues(source, v.result).Inc()
+	duplicates := 0
+	for i, r := range v.receipts {
+		result := "stored"
+		switch {
+		case r.Conflict:
+			result = "conflict"
+		case r.Duplicate:
+			result = "duplicate"
+		}
+		if r.Duplicate {
+			duplicates++
+		}
+		s.metrics.events.WithLabelValues(source, result).Inc()
+		if v.events[i].ContentKey {
+			s.metrics.contentKeys.WithLabelValues(source).Inc()
+		}
+	}
+	if v.result == "accepted" {
+		s.metrics.ack.Observe(took.Seconds())
+	}
+	ids := v.ids()
+	if reply.Status/100 == 2 {
+		v.headers(reply, ids)
+	}
+	s.log(v, reply, err, took, ids, duplicates)
+	v.describe(reply, ids)
+}
+
+// ids are ours of the visit's events, the first few, separated by commas.
+func (v *visit) ids() string {
+	ids := make([]string, 0, shownEvents)
+	for _, r := range v.receipts[:min(len(v.receipts), shownEvents)] {
+		ids = append(ids, strconv.FormatInt(r.ID, 10))
+	}
+	return strings.Join(ids, ",")
+}
+
+func (v *visit) headers(reply *provider.Reply, ids string) {
+	if reply.Header = reply.Header.Clone(); reply.Header == nil {
+		reply.Header = http.Header{}
+	}
+	if ids != "" {
+		reply.Header.Set("Postern-Event", ids)
+	}
+	if sc := v.span.SpanContext(); sc.IsSampled() {
+		reply.Header.Set("Postern-Trace-Id", sc.TraceID().String())
+	}
+}
+
+// log writes the visit's line. A stranger's text in it is short and quoted.
+func (s *Server) log(v *visit, reply *provider.Reply, err error, took time.Duration, ids string, duplicates int) {
+	level := slog.LevelInfo
+	if reply.Status == http.StatusInternalServerError {
+		level = slog.LevelError
+	}
+	if !s.Logger.Enabled(v.ctx, level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("source", shortened(v.asked)), slog.String("result", v.result), slog.Int("status", reply.Status)}
+	if v.reason != "" {
+		attrs = append(attrs, slog.String("reason", string(v.reason)))
+	}
+	if len(v.receipts) > 0 {
+		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", v.receipts[0].Key), slog.String("type", v.events[0].Type),
+			slog.Int("events", len(v.receipts)), slog.Int("duplicates", duplicates))
+	}
+	attrs = append(attrs, slog.Int("bytes", v.bytes), slog.Float64("duration_ms", milliseconds(took)), slog.String("remote", v.remote))
+	if sc := v.span.SpanContext(); sc.IsSampled() {
+		attrs = append(attrs, slog.String("trace_id", sc.TraceID().String()))
+	}
+	if err != nil && level == slog.LevelError {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	s.Logger.LogAttrs(v.ctx, level, "delivery", attrs...)
+}
+
+// startTrace begins a trace of our own. A stranger's is linked to, never continued: nobody else chooses what we sample.
+func (s *Server) startTrace(req *http.Request) (context.Context, trace.Span) {
+	options := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindServer)}
+	if req.Header.Get("Traceparent") != "" {
+		if theirs := (propagation.TraceContext{}).Extract(context.Background(), propagation.HeaderCarrier(req.Header)); trace.SpanContextFromContext(theirs).IsValid() {
+			options = append(options, trace.WithLinks(trace.LinkFromContext(theirs)))
+		}
+	}
+	return s.tracer.Start(context.Background(), req.Method+" /webhooks/{source}", options...)
+}
+
+// trace is the visit's W3C traceparent, "" where it is not sampled.
+func (v *visit) trace() string {
+	sc := v.span.SpanContext()
+	if !sc.IsSampled() {
+		return ""
+	}
+	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
+}
+
+// describe puts what became of the visit into its span.
+func (v *visit) describe(reply *provider.Reply, ids string) {
+	if !v.span.IsRecording() {
+		return
+	}
+	v.span.SetAttributes(attribute.String("postern.result", v.result), attribute.Int("http.response.status_code", reply.Status),
+		attribute.Int("http.request.body.size", v.bytes))
+	if v.ep.Config != nil {
+		v.span.SetAttributes(attribute.String("postern.source", v.ep.Config.Name))
+	}
+	if len(v.receipts) > 0 {
+		v.span.SetAttributes(attribute.String("postern.event", ids), attribute.String("postern.type", v.events[0].Type), attribute.Int("postern.events", len(v.receipts)))
+	}
+	if reply.Status >= http.StatusInternalServerError {
+		v.span.SetStatus(codes.Error, v.result)
+	}
+}
+
+// write sends an answer. The sender may be gone.
+func write(c echo.Context, r *provider.Reply) error {
+	w := c.Response()
+	for name, values := range r.Header {
+		w.Header()[name] = values
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	bodiless := r.Status == http.StatusNoContent
+	if !bodiless {
+		w.Header().Set("Content-Length", strconv.Itoa(len(r.Body)))
+		if r.ContentType != "" && len(r.Body) > 0 {
+			w.Header().Set("Content-Type", r.ContentType)
+		}
+	}
+	w.WriteHeader(r.Status)
+	if !bodiless && c.Request().Method != http.MethodHead {
+		_, _ = w.Write(r.Body)
+	}
+	return nil
+}
+
+func remote(req *http.Request) string {
+	if host, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
+		return host
+	}
+	return req.RemoteAddr
+}

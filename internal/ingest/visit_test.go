@@ -1,0 +1,242 @@
+package ingest_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// logged keeps what a server logs, line by line.
+type logged struct {
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(b)
+}
+
+// take returns the lines since the last call that have a message.
+func (l *logged) take(t *testing.T, message string) (out []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range bytes.Lines(l.lines.Bytes()) {
+		var fields map[string]any
+		if err := json.Unmarshal(line, &fields); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if fields["msg"] == message {
+			out = append(out, fields)
+		}
+	}
+	l.lines.Reset()
+	return out
+}
+
+func logging(level slog.Level) (*logged, func(*ingest.Options)) {
+	l := &logged{}
+	return l, func(o *ingest.Options) { o.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level})) }
+}
+
+// Whatever becomes of a request to a source, one line says so. The lines are made before the answer.
+func TestOneLinePerRequest(t *testing.T) {
+	t.Parallel()
+	log, tune := logging(slog.LevelInfo)
+	b := setup(t, tune)
+	forged := b.invoice(t, 1)
+	forged.Body = append(forged.Body, ' ')
+	gzipped := b.invoice(t, 2)
+	gzipped.Header.Set("Content-Encoding", "gzip")
+	line := func(text string) *provider.Delivery { return b.sign(t, "many", provider.Sample{Body: []byte(text)}) }
+	twelve := strings.Repeat("x\n", 1) + "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n"
+	for _, c := range []struct {
+		method, path string
+		d            *provider.Delivery
+		want         string
+	}{
+		{"POST", "stripe", b.invoice(t, 1), "source=stripe result=accepted status=200 events=1 duplicates=0 type=invoice.paid level=INFO"},
+		{"POST", "many", line(twelve), "source=many result=accepted status=200 events=12 duplicates=0 type=line bytes=24"},
+		{"POST", "many", line("a\nnew\n"), "source=many result=accepted status=200 events=2 duplicates=1"},
+		{"POST", "stripe", forged, "source=stripe result=rejected status=401 reason=wrong_signature remote=127.0.0.1"},
+		{"POST", "stripe", gzipped, "source=stripe result=encoding status=415"},
+		{"POST", "nobody", line("a"), "source=nobody result=unknown_source status=404"},
+		{"POST", strings.Repeat("n", 1000), line("a"), "source=" + strings.Repeat("n", 64) + " result=unknown_source status=404"},
+		{"POST", "polite", line("ping"), "source=polite result=greeting status=202 bytes=4"},
+		{"POST", "panic", line("a"), "source=panic result=fault status=500 level=ERROR"},
+		{"GET", "polite?challenge=a", line(""), "source=polite result=challenge status=200"},
+		{"GET", "stripe", line(""), "source=stripe result=method status=405"},
+		{"DELETE", "stripe", line(""), "source=stripe result=method status=405"},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), c.method, b.url+"/webhooks/"+c.path, bytes.NewReader(c.d.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = c.d.Header
+		if _, err := b.do(req); err != nil {
+			t.Fatal(err)
+		}
+		lines := log.take(t, "delivery")
+		if len(lines) != 1 {
+			t.Fatalf("%s %s: %d lines", c.method, c.path, len(lines))
+		}
+		for want := range strings.FieldsSeq(c.want) {
+			name, value, _ := strings.Cut(want, "=")
+			if got := fmt.Sprint(lines[0][name]); got != value {
+				t.Errorf("%s %.20s: %s is %q, want %q", c.method, c.path, name, got, value)
+			}
+		}
+		if took, ok := lines[0]["duration_ms"].(float64); !ok || took < 0 {
+			t.Errorf("duration_ms %v", lines[0]["duration_ms"])
+		}
+		if lines[0]["status"] == 200.0 && c.method == "POST" {
+			if ids := strings.Split(fmt.Sprint(lines[0]["event"]), ","); len(ids) != min(10, int(lines[0]["events"].(float64))) {
+				t.Errorf("%s names the events %v", c.path, ids)
+			}
+		}
+	}
+}
+
+func TestOneLinePerBatch(t *testing.T) {
+	t.Parallel()
+	log, tune := logging(slog.LevelDebug)
+	b := setup(t, tune)
+	b.post(t, "many", b.sign(t, "many", provider.Sample{Body: []byte("a\nb\na\n")}))
+	lines := log.take(t, "appended batch")
+	if len(lines) != 1 || fmt.Sprint(lines[0]["deliveries"], lines[0]["events"], lines[0]["new"]) != "1 3 2" || lines[0]["level"] != "DEBUG" {
+		t.Errorf("%v", lines)
+	}
+}
+
+// However much a stranger varies what he sends, the number of series stays what the configuration makes it.
+func TestHostileInputMakesNoSeries(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	handler := b.server.Handler()
+	hostile := func(n int) {
+		for _, method := range []string{"POST", "GET", "HEAD", "PUT", "OPTIONS", fmt.Sprintf("M%d", n)} {
+			for _, path := range []string{"/webhooks/stripe", "/webhooks/polite", "/webhooks/polite?challenge=%d", "/webhooks/many", "/webhooks/panic", "/webhooks/x%d", "/x%d"} {
+				if strings.Contains(path, "%d") {
+					path = fmt.Sprintf(path, n)
+				}
+				req := httptest.NewRequest(method, path, strings.NewReader(fmt.Sprintf(`{"type":"t%d"}`, n)))
+				req.Header.Set(fmt.Sprintf("X-H%d", n), "v")
+				req.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=zz%d", n, n))
+				req.Header.Set("Content-Type", fmt.Sprintf("a/%d", n))
+				req.Header.Set("Traceparent", fmt.Sprintf("00-%032x-%016x-01", n+1, n+1))
+				handler.ServeHTTP(httptest.NewRecorder(), req)
+			}
+		}
+	}
+	count := func() (n int) {
+		families, err := b.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			n += len(f.GetMetric())
+		}
+		return n
+	}
+	hostile(0)
+	before := count()
+	for n := range 200 {
+		hostile(n + 1)
+	}
+	if after := count(); after != before {
+		t.Errorf("%d series after one of each kind, %d after two hundred", before, after)
+	}
+	if n := b.counter(t, "postern_deliveries_total", "result=unknown_source", "source="); n != 3*201 {
+		t.Errorf("%v requests to unknown sources counted", n)
+	}
+}
+
+// traced makes a server's spans visible.
+func traced(t *testing.T, sampled bool) (*tracetest.InMemoryExporter, func(*ingest.Options)) {
+	t.Helper()
+	out := tracetest.NewInMemoryExporter()
+	sampler := sdktrace.NeverSample()
+	if sampled {
+		sampler = sdktrace.AlwaysSample()
+	}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(out), sdktrace.WithSampler(sampler))
+	t.Cleanup(func() { _ = provider.Shutdown(t.Context()) }) // nothing is buffered
+	return out, func(o *ingest.Options) { o.Tracer = provider.Tracer("test") }
+}
+
+// A delivery is one trace of ours, with its proof and its commit in it; a stranger's is linked to and changes nothing.
+func TestDeliveryIsATrace(t *testing.T) {
+	t.Parallel()
+	const theirs = "4bf92f3577b34da6a3ce929d0e0e4736"
+	spans, tune := traced(t, true)
+	log := &logged{}
+	b := setup(t, func(o *ingest.Options) { tune(o); o.Logger = slog.New(slog.NewJSONHandler(log, nil)) })
+	d := b.invoice(t, 1)
+	d.Header.Set("Traceparent", "00-"+theirs+"-00f067aa0ba902b7-01")
+	a := b.post(t, "stripe", d)
+	r := a.receipt(t)
+	byName := map[string]tracetest.SpanStub{}
+	for _, s := range spans.GetSpans() {
+		byName[s.Name] = s
+	}
+	root, id := byName["POST /webhooks/{source}"], a.header.Get("Postern-Trace-Id")
+	if len(byName) != 3 || root.SpanContext.TraceID().String() != id || id == theirs || root.Parent.IsValid() {
+		t.Fatalf("trace %q in the answer, spans %v", id, byName)
+	}
+	if len(root.Links) != 1 || root.Links[0].SpanContext.TraceID().String() != theirs {
+		t.Errorf("links %v", root.Links)
+	}
+	for _, name := range []string{"verify", "append"} {
+		if s := byName[name]; s.Parent.SpanID() != root.SpanContext.SpanID() || s.SpanContext.TraceID() != root.SpanContext.TraceID() {
+			t.Errorf("span %s is not below the request's", name)
+		}
+	}
+	attributes := attribute.NewSet(root.Attributes...)
+	for name, want := range map[attribute.Key]string{"postern.source": "stripe", "postern.result": "accepted", "postern.event": r.ID, "http.response.status_code": "200"} {
+		if got, ok := attributes.Value(name); !ok || got.Emit() != want {
+			t.Errorf("%s is %q, want %q", name, got.Emit(), want)
+		}
+	}
+	if e := <-b.published; e.Trace != "00-"+id+"-"+root.SpanContext.SpanID().String()+"-01" {
+		t.Errorf("the event goes on with the trace %q", e.Trace)
+	}
+	if lines := log.take(t, "delivery"); len(lines) != 1 || lines[0]["trace_id"] != id {
+		t.Errorf("logged %v", lines)
+	}
+}
+
+// What is not sampled leaves no trace behind it.
+func TestUnsampledDelivery(t *testing.T) {
+	t.Parallel()
+	for name, tune := range map[string]func(t *testing.T) func(*ingest.Options){
+		"not sampled": func(t *testing.T) func(*ingest.Options) { _, tune := traced(t, false); return tune },
+		"no exporter": func(*testing.T) func(*ingest.Options) { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, tune(t))
+			d := b.invoice(t, 1)
+			d.Header.Set("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+			a := b.post(t, "stripe", d)
+			a.receipt(t)
+			if e := <-b.published; e.Trace != "" || a.header.Get("Postern-Trace-Id") != "" {
+				t.Errorf("trace %q, header %q", e.Trace, a.header.Get("Postern-Trace-Id"))
+			}
+		})
+	}
+}

@@ -1,0 +1,103 @@
+package all
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// Docs is what a provider tells about itself.
+func Docs(p provider.Provider) provider.Docs {
+	d, ok := p.(provider.Documented)
+	if !ok {
+		return provider.Docs{Title: p.Name()}
+	}
+	docs := d.Docs()
+	docs.Title = cmp.Or(docs.Title, p.Name())
+	return docs
+}
+
+// Describe is a provider's page in Markdown: its part of docs/providers.md.
+func Describe(p provider.Provider) string {
+	d := Docs(p)
+	var b strings.Builder
+	fmt.Fprintf(&b, "## %s\n\n`provider: %s`\n\n", d.Title, p.Name())
+	section := func(title, text string) {
+		if text != "" {
+			fmt.Fprintf(&b, "**%s.** %s\n\n", title, text)
+		}
+	}
+	section("Set up", d.Setup)
+	section("Signature", d.Signature)
+	section("What names an event", d.Key)
+	if strings.HasPrefix(d.Objects, "- ") {
+		fmt.Fprintf(&b, "**Objects.**\n\n%s\n\n", d.Objects)
+	} else {
+		section("Objects", d.Objects)
+	}
+	if len(d.Unsure) > 0 {
+		fmt.Fprintf(&b, "**Not confirmed** by a document of the sender's that we have read:\n\n")
+		for _, u := range d.Unsure {
+			fmt.Fprintf(&b, "- %s\n", u)
+		}
+		b.WriteByte('\n')
+	}
+	if headers := p.Headers(); len(headers) > 0 {
+		section("Headers kept with an event", "`"+strings.Join(headers, "`, `")+"`")
+	}
+	if types := sampleTypes(p); len(types) > 0 {
+		section("Samples", "`postern send "+p.Name()+" TYPE` with "+"`"+strings.Join(types, "`, `")+"`")
+	}
+	for _, link := range d.Links {
+		fmt.Fprintf(&b, "<%s>\n", link)
+	}
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+func sampleTypes(p provider.Provider) []string {
+	var types []string
+	for _, s := range p.Samples() {
+		types = append(types, s.Type)
+	}
+	return types
+}
+
+// Page is docs/providers.md.
+func Page() string {
+	var b strings.Builder
+	b.WriteString(`<!-- Generated from the providers themselves: go test ./internal/provider/all -update. Do not edit. -->
+
+# Providers
+
+What each ` + "`provider:`" + ` of a source means: how its deliveries are proven, what names their events, and what they say of objects. A sender that is
+not here and signs with an HMAC, a public key or a token is taken with [` + "`provider: hmac`" + `](configuration.md); [adding-a-provider.md](adding-a-provider.md)
+tells how one gets a folder of its own. ` + "`postern providers show NAME`" + ` prints one of these sections.
+
+| provider | sender |
+|---|---|
+`)
+	for _, p := range All() {
+		title := Docs(p).Title
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", p.Name(), anchor(title), title)
+	}
+	for _, p := range All() {
+		b.WriteString("\n" + Describe(p))
+	}
+	return b.String()
+}
+
+// anchor is where Markdown's readers put a heading.
+func anchor(title string) string {
+	keep := func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '_':
+			return r
+		}
+		return -1
+	}
+	return strings.Map(keep, strings.ToLower(title))
+}

@@ -1,0 +1,146 @@
+package github
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+//go:embed samples/*.json
+var files embed.FS
+
+// step is one event of the story that the samples tell: a leaking kettle, and what is done about it.
+type step struct {
+	// event is the type: the event's name and its action.
+	event string
+	// member of the body is the object in the file; empty: the file is the body.
+	member, file string
+	// change is laid over the object.
+	change string
+	// rest are further members of the body. A text in angle brackets stands for the file of that name.
+	rest string
+	// app: the event is about no repository.
+	app bool
+}
+
+var story = []step{
+	{event: "issues.opened", member: "issue", file: "issue"},
+	{event: "issues.edited", member: "issue", file: "issue", change: `{"updated_at": "2026-01-01T08:10:00Z", "title": "The kettle leaks at the lid"}`,
+		rest: `{"changes": {"title": {"from": "The kettle leaks"}}}`},
+	{event: "issues.closed", member: "issue", file: "issue", change: `{"updated_at": "2026-01-01T09:30:00Z", "title": "The kettle leaks at the lid",
+		"state": "closed", "state_reason": "completed", "closed_at": "2026-01-01T09:30:00Z", "comments": 1}`},
+	{event: "issues.deleted", member: "issue", file: "issue", change: `{"updated_at": "2026-01-01T09:30:00Z", "title": "The kettle leaks at the lid",
+		"state": "closed", "state_reason": "completed", "closed_at": "2026-01-01T09:30:00Z", "comments": 1}`},
+	{event: "issue_comment.created", member: "comment", file: "issue_comment", rest: `{"issue": "<issue>"}`},
+	{event: "pull_request.opened", member: "pull_request", file: "pull_request", rest: `{"number": 8}`},
+	{event: "pull_request.synchronize", member: "pull_request", file: "pull_request", change: `{"updated_at": "2026-01-01T09:15:00Z", "commits": 2,
+		"additions": 15, "statuses_url": "https://api.github.com/repos/octo-demo/kettle/statuses/1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e"}`,
+		rest: `{"number": 8, "before": "1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d", "after": "1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e"}`},
+	{event: "pull_request.closed", member: "pull_request", file: "pull_request", change: `{"updated_at": "2026-01-01T09:30:00Z", "commits": 2, "additions": 15,
+		"state": "closed", "merged": true, "merged_at": "2026-01-01T09:30:00Z", "closed_at": "2026-01-01T09:30:00Z",
+		"merge_commit_sha": "2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e"}`, rest: `{"number": 8}`},
+	{event: "push", file: "push"},
+	{event: "create", rest: `{"ref": "seal", "ref_type": "branch", "master_branch": "main", "description": "Boils water", "pusher_type": "user"}`},
+	{event: "workflow_run.completed", member: "workflow_run", file: "workflow_run", rest: `{"workflow": "<workflow>"}`},
+	{event: "release.published", member: "release", file: "release"},
+	{event: "star.created", rest: `{"starred_at": "2026-01-02T10:30:00Z"}`},
+	{event: "repository.renamed", member: "repository", file: "repository", change: `{"updated_at": "2026-01-03T11:00:00Z", "name": "samovar",
+		"full_name": "octo-demo/samovar", "html_url": "https://github.com/octo-demo/samovar", "url": "https://api.github.com/repos/octo-demo/samovar"}`,
+		rest: `{"changes": {"repository": {"name": {"from": "kettle"}}}}`},
+	{event: "member.added", member: "member", file: "member", rest: `{"changes": {"permission": {"to": "write"}, "role_name": {"to": "write"}}}`},
+	{event: "installation.created", member: "installation", file: "installation", app: true, rest: `{"requester": null,
+		"repositories": [{"id": 700500, "node_id": "R_demo700500", "name": "kettle", "full_name": "octo-demo/kettle", "private": false}]}`},
+	{event: "ping", member: "hook", file: "hook", rest: `{"zen": "Tea first.", "hook_id": 700450}`},
+}
+
+// Samples are the events of the story. They carry no delivery id: Vary gives one, and Sign makes one of type and body otherwise.
+func (GitHub) Samples() []provider.Sample {
+	out := make([]provider.Sample, len(story))
+	for i, s := range story {
+		out[i] = provider.Sample{Type: s.event, Body: s.body()}
+	}
+	return out
+}
+
+// body is the event as GitHub would send it, compact.
+func (s step) body() []byte {
+	root := map[string]json.RawMessage{"sender": file("user")}
+	if !s.app {
+		root["repository"] = file("repository")
+	}
+	if _, action, ok := strings.Cut(s.event, "."); ok {
+		root["action"] = encoded(action)
+	}
+	object := map[string]json.RawMessage{}
+	if s.file != "" {
+		object = members(file(s.file))
+	}
+	if s.change != "" {
+		maps.Copy(object, members([]byte(s.change)))
+	}
+	if s.member == "" {
+		maps.Copy(root, object)
+	} else {
+		root[s.member] = encoded(object)
+	}
+	if s.rest != "" {
+		maps.Copy(root, members([]byte(s.rest)))
+	}
+	for name, value := range root {
+		if inner, ok := bytes.CutPrefix(value, []byte(`"<`)); ok {
+			root[name] = file(strings.TrimSuffix(string(inner), `>"`))
+		}
+	}
+	return encoded(root)
+}
+
+func file(name string) []byte {
+	raw, err := files.ReadFile("samples/" + name + ".json")
+	must(err)
+	return raw
+}
+
+func members(text []byte) map[string]json.RawMessage {
+	var object map[string]json.RawMessage
+	must(json.Unmarshal(text, &object))
+	return object
+}
+
+func encoded(v any) []byte {
+	b, err := json.Marshal(v)
+	must(err)
+	return b
+}
+
+// must is for the samples' parts: they are constants of this package and a test reads them all, so an error is a fault of the build.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// Sign makes a delivery as GitHub would send it as JSON, under the source's first secret.
+func (GitHub) Sign(src *provider.Source, s provider.Sample, at time.Time) (*provider.Delivery, error) {
+	d := &provider.Delivery{Header: http.Header{}, Body: s.Body, ReceivedAt: at}
+	event, _, _ := strings.Cut(s.Type, ".")
+	id := s.ID
+	if id == "" {
+		id = uuid(provider.ContentKey(s.Type, "", s.Body))
+	}
+	d.Header.Set("Accept", "*/*")
+	d.Header.Set("Content-Type", "application/json")
+	d.Header.Set("User-Agent", "GitHub-Hookshot/0000000")
+	d.Header.Set(eventHeader, event)
+	d.Header.Set(deliveryHeader, id)
+	d.Header.Set("X-Github-Hook-Id", "700450")
+	if err := provider.Seal(src, d, &scheme, at); err != nil {
+		return nil, err
+	}
+	return d, nil
+}

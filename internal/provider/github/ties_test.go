@@ -1,0 +1,119 @@
+package github_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// input is what a body under an event type says to the version rule.
+func input(t *testing.T, eventType, body string) versioning.Input {
+	t.Helper()
+	if _, action, ok := strings.Cut(eventType, "."); ok {
+		body = `{"action": "` + action + `", ` + strings.TrimPrefix(body, "{")
+	}
+	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: eventType, Body: []byte(body)})
+	if err != nil {
+		t.Fatalf("observe %s: %v", eventType, err)
+	}
+	in, err := versioning.FromObservation(o, time.Unix(1767225605, 0))
+	if err != nil || in.Partial != "" {
+		t.Fatalf("version of %s: %v, %s", eventType, err, in.Partial)
+	}
+	return in
+}
+
+// happened is an event of one second.
+type happened struct{ event, body string }
+
+// What happens to an object within one second ends as its last event says in whatever order the events come, or is known to
+// be ambiguous.
+func TestWithinOneSecond(t *testing.T) {
+	t.Parallel()
+	const third = "3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f"
+	titled := func(title, changes string) string {
+		return fmt.Sprintf(`{"issue": {"id": 7, "state": "open", "body": "b", "title": %q, %s}, "changes": %s}`, title, updated, changes)
+	}
+	run := func(attempt int, status string) string {
+		return fmt.Sprintf(`{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": %d, "status": %q, %s}}`, attempt, status, updated)
+	}
+	merging := func(mergeable string) string {
+		return `{"pull_request": {"id": 8, "merged": false, "mergeable": ` + mergeable + `, "base": {"sha": "a", "repo": {"size": ` + mergeable + `}}, ` + updated + `}}`
+	}
+	based := func(branch, changes string) string {
+		return fmt.Sprintf(`{"pull_request": {"id": 8, "merged": false, "title": "t", "base": {"ref": %q}, %s}, "changes": %s}`, branch, updated, changes)
+	}
+	tests := map[string]struct {
+		events    []happened
+		ambiguous bool
+	}{
+		"pushed and pushed again": {events: []happened{{"push", pushed(first, then)}, {"push", pushed(then, third)}}},
+		"pushed, then deleted":    {events: []happened{{"push", pushed(first, then)}, {"push", pushed(then, none)}}},
+		"pushed and pushed back":  {ambiguous: true, events: []happened{{"push", pushed(first, then)}, {"push", pushed(then, first)}}},
+		"made, then pushed":       {ambiguous: true, events: []happened{{"push", pushed(none, first)}, {"push", pushed(first, then)}}},
+		"made, deleted and made again": {ambiguous: true, events: []happened{{"push", pushed(none, first)}, {"push", pushed(first, none)},
+			{"push", pushed(none, first)}}},
+		"one of three pushes lost": {ambiguous: true, events: []happened{{"push", pushed(first, then)}, {"push", pushed(third, none)}}},
+		"titles":                   {events: []happened{{"issues.edited", titled("b", `{"title": {"from": "a"}}`)}, {"issues.edited", titled("c", `{"title": {"from": "b"}}`)}}},
+		"body, then title": {events: []happened{{"issues.edited", titled("a", `{"body": {"from": null}}`)},
+			{"issues.edited", titled("b", `{"title": {"from": "a"}}`)}}},
+		"edited, and no word how": {ambiguous: true, events: []happened{{"issues.edited", titled("a", `{}`)}, {"issues.edited", titled("b", `{}`)}}},
+		"edited, and half a word": {ambiguous: true, events: []happened{{"issues.edited", titled("a", `{"body": {"from": null}}`)},
+			{"issues.edited", titled("b", `{"title": {"from": "a"}, "made_public": {"from": false}}`)}}},
+		"opened, then edited": {ambiguous: true, events: []happened{{"issues.opened", titled("a", `null`)}, {"issues.edited", titled("b", `{"title": {"from": "a"}}`)}}},
+		"another base": {events: []happened{{"pull_request.edited", based("main", `{"title": {"from": "s"}}`)},
+			{"pull_request.edited", based("next", `{"base": {"ref": {"from": "main"}}}`)}}},
+		"run again at once":         {events: []happened{{"workflow_run.completed", run(1, "completed")}, {"workflow_run.requested", run(2, "queued")}}},
+		"begun and done at once":    {ambiguous: true, events: []happened{{"workflow_run.in_progress", run(1, "in_progress")}, {"workflow_run.completed", run(1, "completed")}}},
+		"found to be mergeable":     {events: []happened{{"pull_request.opened", merging("1")}, {"pull_request.labeled", merging("1")}}},
+		"deleted whatever the time": {events: []happened{{"issues.edited", titled("b", `null`)}, {"issues.deleted", titled("a", `null`)}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inputs := make([]versioning.Input, len(test.events))
+			for i, h := range test.events {
+				inputs[i] = input(t, h.event, h.body)
+			}
+			last := inputs[len(inputs)-1].State
+			rapid.Check(t, func(t *rapid.T) {
+				order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0, 3).Draw(t, "again")...)
+				row := versioning.NewRow()
+				for _, in := range order {
+					versioning.Apply(&row, in)
+				}
+				if row.Ambiguous != test.ambiguous || !test.ambiguous && row.State.Hash != last.Hash {
+					t.Fatalf("ends as %s, ambiguous %v; want %s, %v", row.State.JSON, row.Ambiguous, last.JSON, test.ambiguous)
+				}
+			})
+		})
+	}
+	// What GitHub works out later is no other state.
+	if a, b := input(t, "pull_request.opened", merging("1")), input(t, "pull_request.opened", merging("2")); a.State.Hash != b.State.Hash {
+		t.Error("two states that differ in volatile fields alone are different")
+	}
+}
+
+// One time of an installation in GitHub's three spellings is one version.
+func TestSpellingsOfATime(t *testing.T) {
+	t.Parallel()
+	for _, spelling := range []string{"1767225600", `"2026-01-01T00:00:00Z"`, `"2026-01-01T00:00:00.123+00:00"`, `"2025-12-31T16:00:00.999-08:00"`} {
+		in := input(t, "installation.created", `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": `+spelling+`}}`)
+		if in.Version.At != 1767225600e6 {
+			t.Errorf("%s is version %d", spelling, in.Version.At)
+		}
+	}
+	for _, none := range []string{"null", "0", "-5", "1e30", "1767225600.5", `"yesterday"`, `"0001-01-01T00:00:00Z"`, `"12026-01-01T00:00:00Z"`, "253402300800", "true", "{}"} {
+		body := `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": ` + none + `}}`
+		if got := observed("installation.created", body); got != "installation 9, partial: the body's installation.updated_at is no time, so the state has no place in the order" {
+			t.Errorf("%s: %s", none, got)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+// Package hubspot reads HubSpot's webhooks: signature version 3, which covers method, address, body and time. A delivery is a list
+// of events, and each says that one property of an object changed, never what the object is.
+package hubspot
+
+import (
+	"embed"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+//go:embed samples/*.json
+var files embed.FS
+
+// New returns the provider.
+func New() *declared.Provider { return declared.New(spec) }
+
+// kinds are the objects whose events are named by their kind ("contact.propertyChange").
+var kinds = []string{"contact", "company", "deal", "ticket", "product", "line_item"}
+
+const one = "the event tells one change of the object, not the object"
+
+var spec = declared.Spec{
+	Name: "hubspot", Title: "HubSpot",
+	Schemes: []*signature.Scheme{{
+		Name: "hubspot-v3", Encoding: signature.Base64,
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-HubSpot-Signature-v3")}},
+		Timestamp: &signature.Clock{From: signature.MustRef("header:X-HubSpot-Request-Timestamp"), Unit: signature.Milliseconds},
+		Message:   signature.MustTemplate("{method}{url}{body}{timestamp}"),
+	}},
+	Events: declared.Events{
+		Split: ".",
+		// HubSpot does not promise that an event id is given once.
+		Key:      declared.Templates("{json:portalId}:{json:subscriptionId}:{json:eventId}:{json:occurredAt}"),
+		Type:     declared.Templates("{json:subscriptionType}", "{json:eventType}"),
+		Account:  declared.Templates("{json:portalId}"),
+		Occurred: declared.At("json:occurredAt", declared.Milliseconds),
+		Omit:     []string{"attemptNumber"},
+	},
+	Objects: objects(),
+	Samples: []provider.Sample{
+		declared.Sample(files, "contact.creation", "samples/creation.json"),
+		declared.Sample(files, "contact.propertyChange", "samples/change.json"),
+		declared.Sample(files, "contact.deletion", "samples/deletion.json"),
+		declared.Sample(files, "company.propertyChange", "samples/batch.json"),
+	},
+	Vary: declared.Vary{
+		IDs:     []string{"0.eventId", "1.eventId", "2.eventId"},
+		Times:   []declared.Time{*declared.At("json:0.occurredAt", declared.Milliseconds), *declared.At("json:1.occurredAt", declared.Milliseconds), *declared.At("json:2.occurredAt", declared.Milliseconds)},
+		Objects: []string{"0.objectId", "1.objectId", "2.objectId"},
+		Counter: "0.propertyValue",
+	},
+	Docs: provider.Docs{
+		Setup: "In the developer account open the app, *Webhooks*, and enter the ingest URL as target URL; the secret is the app's *client secret* (under *Auth*). Name the same address under `url`: " +
+			"it is signed. Several portals send to one app; list those you take under `accounts` by their ids, or leave it out for all.",
+		Links: []string{"https://developers.hubspot.com/docs/api/webhooks", "https://developers.hubspot.com/docs/api/webhooks/validating-requests"},
+		Unsure: []string{"That at most 100 events come in one delivery; 10,000 are taken.",
+			"How retries are spread over a day. They carry another `attemptNumber`, which is left out when events are compared."},
+	},
+}
+
+func objects() []declared.Object {
+	id := declared.Templates("{json:objectId}")
+	var out []declared.Object
+	for _, kind := range kinds {
+		out = append(out, declared.Object{Events: []string{kind + ".deletion", kind + ".privacyDeletion"}, Type: declared.Templates(kind), ID: id, Deletes: []string{"*"}},
+			declared.Object{Events: []string{kind + ".*"}, Type: declared.Templates(kind), ID: id, Partial: one})
+	}
+	return append(out,
+		declared.Object{Events: []string{"object.deletion"}, Type: declared.Templates("object-{json:objectTypeId}"), ID: id, Deletes: []string{"*"}},
+		declared.Object{Events: []string{"object.*"}, Type: declared.Templates("object-{json:objectTypeId}"), ID: id, Partial: one},
+		declared.Object{Ignored: "events of this kind concern no object that is mirrored"})
+}

@@ -1,0 +1,27 @@
+package stripe
+
+import (
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+var _ provider.Documented = Stripe{}
+
+// Docs is Stripe for people.
+func (Stripe) Docs() provider.Docs {
+	return provider.Docs{
+		Title: "Stripe",
+		Setup: "In the Dashboard under Developers, Webhooks (or Workbench, Webhooks) add an endpoint with the ingest URL and choose the events; the secret is its " +
+			"*Signing secret* (`whsec_...`). For local trials `stripe listen --print-secret` gives one.",
+		Signature: scheme.Describe() + " The key is the whole secret, with its `whsec_`. Signatures under other keys (`v0`) are no proof.",
+		Key:       "The event's `id`. The fingerprint is the canonical body without `pending_webhooks`, which differs from delivery to delivery.",
+		Objects: "Snapshot events carry the whole object, frozen with the event, and are ordered by `updated` where the type has it, else by the event's `created`; within a second by the " +
+			"order of the life cycle where that is documented, and by `previous_attributes`. Thin events (API v2) carry no state, so a look is owed. Previews of invoices mirror nothing.",
+		Links: []string{"https://docs.stripe.com/webhooks", "https://docs.stripe.com/webhooks/signature"},
+		Unsure: []string{"Whether `created` of events under a test clock is simulated time.", "How long Stripe waits for an answer; it does not say.",
+			"Whether ids of deleted coupons and products can be given again; they are taken as if they could."},
+	}
+}
+
+// Schemes are how Stripe signs.
+func (Stripe) Schemes() []*signature.Scheme { return []*signature.Scheme{&scheme} }

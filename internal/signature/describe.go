@@ -1,0 +1,80 @@
+package signature
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Describe says in a sentence how the scheme signs, in Markdown.
+func (s *Scheme) Describe() string {
+	if s.Method == Token {
+		return fmt.Sprintf("A shared token in %s. It proves the sender, and nothing of the body.", s.where())
+	}
+	text := fmt.Sprintf("%s over `%s`, as %s in %s", s.methodText(), s.Message, s.Encoding, s.where())
+	if s.Signature.Prefix != "" {
+		text += " after `" + s.Signature.Prefix + "`"
+	}
+	if s.Signature.Item != "" {
+		text += " under `" + s.Signature.Item + "`"
+	}
+	if s.Body != nil {
+		text += fmt.Sprintf("; the body by its digest in `%s`", s.Body.From)
+	}
+	switch {
+	case s.Timestamp == nil:
+		text += ". No time is signed."
+	case s.Timestamp.Unchecked:
+		text += fmt.Sprintf(". The time in `%s` is signed and not judged.", s.Timestamp.From)
+	default:
+		text += fmt.Sprintf(". The time in `%s` (%s) may lie %g s from the receipt.", s.Timestamp.From, s.Timestamp.Unit, s.tolerance(0).Seconds())
+	}
+	return text + s.keyText()
+}
+
+func (s *Scheme) where() string {
+	words := make([]string, len(s.Signature.In))
+	for i, ref := range s.Signature.In {
+		words[i] = "`" + ref.String() + "`"
+		if ref.Kind == Header {
+			words[i] = "the header `" + ref.Name + "`"
+		}
+	}
+	return strings.Join(words, " or ")
+}
+
+func (s *Scheme) methodText() string {
+	digest := [...]string{"SHA-256", "SHA-1", "SHA-512"}[s.Digest]
+	switch s.Method {
+	case Hash:
+		return digest
+	case Ed25519:
+		return "Ed25519"
+	case ECDSA:
+		return "ECDSA with " + digest
+	case RSA:
+		return "RSA with " + digest
+	}
+	return "HMAC-" + digest
+}
+
+func (s *Scheme) keyText() string {
+	if s.asymmetric() {
+		return " The secret is the sender's public key."
+	}
+	switch s.Key.Form {
+	case KeyBase64:
+		return " The key is the secret decoded from base64."
+	case KeyHex:
+		return " The key is the secret decoded from hexadecimal."
+	case KeySHA1:
+		return " The key is the SHA-1 of the secret."
+	case KeyNFKD:
+		return " The key is the secret, normalised to NFKD."
+	}
+	return ""
+}
+
+// String is the encoding's word.
+func (e Encoding) String() string {
+	return [...]string{"hexadecimal", "base64", "URL-safe base64", "plain text"}[e]
+}

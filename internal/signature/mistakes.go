@@ -1,0 +1,247 @@
+package signature
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// mistakes tries what people often get wrong, one thing at a time, and says of what matches how it does: of each kind of mistake
+// the first that explains it.
+func (s *Scheme) mistakes(secrets [][]byte, r Request) []string {
+	var out []string
+	for _, kind := range []func([][]byte, Request) string{s.bodyMistake, s.secretMistake, s.keyMistake, s.urlMistake, s.formMistake} {
+		if words := kind(secrets, r); words != "" {
+			out = append(out, words)
+		}
+	}
+	return out
+}
+
+func (s *Scheme) bodyMistake(secrets [][]byte, r Request) string {
+	body := r.Body
+	for _, m := range bodyMistakes {
+		r.Body = m.mend(body)
+		if r.Body != nil && !bytes.Equal(body, r.Body) && s.matches(secrets, &r) {
+			return m.words
+		}
+	}
+	return ""
+}
+
+func (s *Scheme) secretMistake(secrets [][]byte, r Request) string {
+	for _, m := range secretMistakes {
+		if s.matches(mendAll(secrets, m.mend), &r) {
+			return m.words
+		}
+	}
+	return ""
+}
+
+func (s *Scheme) keyMistake(secrets [][]byte, r Request) string {
+	if s.asymmetric() {
+		return ""
+	}
+	for _, m := range keyMistakes {
+		other := *s
+		other.Key = m.key
+		if other.matches(secrets, &r) {
+			return m.words
+		}
+	}
+	return ""
+}
+
+func (s *Scheme) urlMistake(secrets [][]byte, r Request) string {
+	address := r.URL
+	for _, m := range urlMistakes {
+		r.URL = m.mend(address)
+		if r.URL != address && s.matches(secrets, &r) {
+			return m.words
+		}
+	}
+	return ""
+}
+
+func (s *Scheme) formMistake(secrets [][]byte, r Request) string {
+	for _, other := range s.otherForms() {
+		if other.matches(secrets, &r) {
+			return "as " + other.form()
+		}
+	}
+	return ""
+}
+
+func (s *Scheme) matches(secrets [][]byte, r *Request) bool {
+	v := &values{r: r}
+	claims, err := s.claims(v)
+	if err != nil {
+		return false
+	}
+	_, _, err = s.match(secrets, v, claims)
+	return err == nil
+}
+
+// otherForms are the scheme with another digest, encoding or prefix.
+func (s *Scheme) otherForms() []*Scheme {
+	if s.Method == Token {
+		return nil
+	}
+	var out []*Scheme
+	seen := map[string]bool{s.form(): true}
+	for _, digest := range []Digest{SHA256, SHA1, SHA512} {
+		for _, encoding := range []Encoding{Hex, Base64, Base64URL} {
+			for _, prefix := range append([]string{s.Signature.Prefix, ""}, prefixes...) {
+				other := *s
+				other.Digest, other.Encoding, other.Signature.Prefix = digest, encoding, prefix
+				if form := other.form(); !seen[form] {
+					seen[form] = true
+					out = append(out, &other)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func mendAll(secrets [][]byte, mend func(string) string) [][]byte {
+	var out [][]byte
+	for _, secret := range secrets {
+		if mended := mend(string(secret)); mended != string(secret) {
+			out = append(out, []byte(mended))
+		}
+	}
+	return out
+}
+
+var bodyMistakes = []struct {
+	words string
+	mend  func([]byte) []byte
+}{
+	{"with a newline after the body: something took it off (curl -d @file does; use --data-binary @file)",
+		func(b []byte) []byte { return append(bytes.Clone(b), '\n') }},
+	{"with CR and LF after the body: something took them off (curl -d @file does; use --data-binary @file)",
+		func(b []byte) []byte { return append(bytes.Clone(b), '\r', '\n') }},
+	{"without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode add none)",
+		func(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }},
+	{"with LF for each CR LF: something changed the line ends (a file transfer in text mode, git's autocrlf)",
+		func(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n")) }},
+	{"with CR LF for each LF: something changed the line ends (a file transfer in text mode, git's autocrlf)",
+		func(b []byte) []byte {
+			return bytes.ReplaceAll(bytes.ReplaceAll(b, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
+		}},
+	{"without the line breaks in the body",
+		func(b []byte) []byte {
+			return bytes.ReplaceAll(bytes.ReplaceAll(b, []byte("\r"), nil), []byte("\n"), nil)
+		}},
+	{"without the byte order mark before the body: an editor added it (save as UTF-8 without BOM)",
+		func(b []byte) []byte { return bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")) }},
+	{"with the body decoded from base64: a proxy or a function runtime hands bodies on so",
+		func(b []byte) []byte {
+			out, err := base64.StdEncoding.DecodeString(string(b))
+			if err != nil {
+				return nil
+			}
+			return out
+		}},
+	{"with the JSON written without spaces: something parsed the body and wrote it again (express.json, a proxy, an editor); take the raw bytes",
+		compact},
+	{"with the JSON indented by two spaces: something parsed the body and wrote it again (an editor, jq, curl -d @file); take the raw bytes",
+		func(b []byte) []byte {
+			var out bytes.Buffer
+			if json.Indent(&out, bytes.TrimSpace(b), "", "  ") != nil {
+				return nil
+			}
+			return out.Bytes()
+		}},
+	{"with the JSON written as Python does, a space after each comma and colon: something parsed the body and wrote it again; take the raw bytes",
+		func(b []byte) []byte { return spaced(compact(b)) }},
+}
+
+func compact(b []byte) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, b) != nil {
+		return nil
+	}
+	return out.Bytes()
+}
+
+// spaced writes a space after each comma and colon of JSON without spaces.
+func spaced(b []byte) []byte {
+	var out []byte
+	for i := 0; i < len(b); {
+		if b[i] == '"' {
+			end := stringEnd(b, i)
+			out = append(out, b[i:end]...)
+			i = end
+			continue
+		}
+		out = append(out, b[i])
+		if b[i] == ',' || b[i] == ':' {
+			out = append(out, ' ')
+		}
+		i++
+	}
+	return out
+}
+
+var secretMistakes = []struct {
+	words string
+	mend  func(string) string
+}{
+	{"without the white space around the secret: a file ends in a newline, or it was copied with one", strings.TrimSpace},
+	{"without the quotes around the secret: they are part of it where it is set", func(s string) string {
+		return strings.Trim(strings.TrimSpace(s), "\"'`")
+	}},
+	{"without the secret's prefix, up to its first underscore", func(s string) string {
+		_, rest, _ := strings.Cut(s, "_")
+		return rest
+	}},
+	{`with "whsec_" before the secret: copy it whole, as the provider shows it`, func(s string) string { return "whsec_" + s }},
+}
+
+var keyMistakes = []struct {
+	words string
+	key   Key
+}{
+	{"with the secret taken as it stands", Key{}},
+	{"with the secret decoded from base64", Key{Form: KeyBase64}},
+	{"with the secret decoded from base64, without its prefix whsec_", Key{Form: KeyBase64, Strip: []string{"whsec_", "v1,whsec_"}}},
+	{"with the secret decoded from hexadecimal", Key{Form: KeyHex}},
+}
+
+var urlMistakes = []struct {
+	words string
+	mend  func(string) string
+}{
+	{"with https for http in the url", func(u string) string { return replacePrefix(u, "http://", "https://") }},
+	{"with http for https in the url", func(u string) string { return replacePrefix(u, "https://", "http://") }},
+	{"with or without the port in the url, the other way than it is configured", otherPort},
+	{"with or without a slash at the end of the url's path, the other way than it is configured", otherSlash},
+	{"without the query of the url", func(u string) string {
+		before, _, _ := strings.Cut(u, "?")
+		return before
+	}},
+}
+
+func replacePrefix(text, from, to string) string {
+	if rest, ok := strings.CutPrefix(text, from); ok {
+		return to + rest
+	}
+	return text
+}
+
+func otherSlash(address string) string {
+	path, query, hasQuery := strings.Cut(address, "?")
+	if trimmed := strings.TrimSuffix(path, "/"); trimmed != path {
+		path = trimmed
+	} else {
+		path += "/"
+	}
+	if hasQuery {
+		path += fmt.Sprintf("?%s", query)
+	}
+	return path
+}

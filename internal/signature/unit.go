@@ -1,0 +1,59 @@
+package signature
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Unit is how a time is written.
+type Unit int
+
+// The units.
+const (
+	Seconds Unit = iota
+	Milliseconds
+	RFC3339
+	// Magnitude is seconds, or milliseconds where the number is too large for those; for senders whose documents disagree.
+	Magnitude
+)
+
+// leastMilliseconds is the year 5138 in seconds, and 1973 in milliseconds.
+const leastMilliseconds = 100_000_000_000
+
+// read takes plain decimal numbers only: the text is what was signed, and must have one meaning.
+func (u Unit) read(text string) (time.Time, error) {
+	if u == RFC3339 {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("no time like 2026-01-02T15:04:05Z: %.40q", text)
+		}
+		return at.UTC(), nil
+	}
+	n, err := strconv.ParseUint(text, 10, 50)
+	if err != nil || len(text) > 1 && text[0] == '0' {
+		return time.Time{}, fmt.Errorf("no time in Unix %s: %.16q", u, text)
+	}
+	if u == Milliseconds || u == Magnitude && n >= leastMilliseconds {
+		return time.UnixMilli(int64(n)).UTC(), nil
+	}
+	if n >= 1<<40 {
+		return time.Time{}, fmt.Errorf("no time in Unix seconds: %.16q", text)
+	}
+	return time.Unix(int64(n), 0).UTC(), nil
+}
+
+func (u Unit) write(at time.Time) string {
+	switch u {
+	case Milliseconds:
+		return strconv.FormatInt(at.UnixMilli(), 10)
+	case RFC3339:
+		return at.UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	return strconv.FormatInt(at.Unix(), 10)
+}
+
+// String is the unit's word.
+func (u Unit) String() string {
+	return [...]string{"seconds", "milliseconds", "RFC 3339", "seconds or milliseconds"}[u]
+}

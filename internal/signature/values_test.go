@@ -1,0 +1,182 @@
+package signature_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	r := signature.Request{URL: "https://hooks.example:8443/a%2Fb/?x=1&y=2&y=3&z=&e=%41", Body: []byte(`{"a":{"b":"C","b2":1.50,"t":true,"n":null,"l":["x",{"k":"v"}]},"a.b":"no","d":1,"d":2}`),
+		Header: http.Header{"X-One": {"One"}, "X-Two": {"1", "2"}, "X-Empty": {""}}}
+	tests := map[string]string{ // empty: nothing is found
+		"header:X-One": "One", "header:X-One|lower": "one", "header:X-Two": "", "header:X-Empty": "", "header:X-None": "",
+		"json:a.b": "C", "json:a.b|lower": "c", "json:a.b2": "1.50", "json:a.t": "true", "json:a.n": "", "json:a": "", "json:a.l": "", "json:a.l.0": "x", "json:a.l.1.k": "v",
+		"json:a.l.2": "", "json:a.l.00": "", "json:a.l.-1": "", "json:a.b.c": "", "json:d": "2", "json:nothing": "",
+		"query:x": "1", "query:y": "", "query:z": "", "query:e": "A", "query:none": "",
+		"path": "/a%2Fb/?x=1&y=2&y=3&z=&e=%41", "method": "POST",
+		"url|port": "https://hooks.example/a%2Fb/?x=1&y=2&y=3&z=&e=%41", "url|unescaped": "https://hooks.example:8443/a/b/?x=1&y=2&y=3&z=&e=%41",
+		"timestamp": "", "item:t": "", "form:a": "", "secret": "",
+	}
+	for ref, want := range tests {
+		got, ok := signature.Find(r, signature.MustRef(ref))
+		if got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %t; want %q", ref, got, ok, want)
+		}
+	}
+	r.Method = "PUT"
+	if got, _ := signature.Find(r, signature.MustRef("method")); got != "PUT" {
+		t.Errorf("method: %s", got)
+	}
+}
+
+func TestPorts(t *testing.T) {
+	t.Parallel()
+	tests := map[string]string{
+		"https://a.example/x?y:1": "https://a.example:443/x?y:1", "http://a.example": "http://a.example:80", "HTTPS://a?b": "HTTPS://a:443?b",
+		"https://a.example:8443/x": "https://a.example/x", "https://a:443#b": "https://a#b", "https://[::1]/x": "https://[::1]:443/x", "https://[::1]:8443/x": "https://[::1]/x",
+		"https://user:pass@a/x": "https://user:pass@a:443/x", "https://user:pass@a:1/x": "https://user:pass@a/x", "": "", "no address": "",
+	}
+	for address, want := range tests {
+		if got, _ := signature.Find(signature.Request{URL: address}, signature.MustRef("url|port")); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}
+
+// HubSpot takes a list of escapes as characters, and no others: not the percent sign, nor a space.
+func TestUnescapedAddress(t *testing.T) {
+	t.Parallel()
+	const address = "https://a.example/%3a%2F%3F%40%21%24%27%28%29%2a%2C%3B%25%20%2B%253A?x=%3A"
+	const want = "https://a.example/:/?@!$'()*,;%25%20%2B%253A?x=:"
+	if got, _ := signature.Find(signature.Request{URL: address}, signature.MustRef("url|unescaped")); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ sorted, a string }{
+		"b=2&a=1":                      {"a1b2", "1"},
+		"":                             {"", ""},
+		"a":                            {"a", ""},
+		"a=%2B+%41":                    {"a+ A", "+ A"},
+		"a=2&a=1&a=2":                  {"a1a2", ""}, // as Twilio's Node SDK does
+		"a=1;b=2":                      {"", ""},     // no form
+		"a=%zz":                        {"", ""},
+		strings.Repeat("a=1&", 999):    {"a1", ""},
+		strings.Repeat("a=1&", 1000):   {"", ""},
+		"B=1&a=\u00e9&A=%C3%A9&\xff=0": {"A\u00e9B1a\u00e9\xff0", "\u00e9"},
+	}
+	for body, want := range tests {
+		r := signature.Request{Body: []byte(body)}
+		sorted, _ := signature.Find(r, signature.MustRef("sorted_form"))
+		a, _ := signature.Find(r, signature.MustRef("form:a"))
+		if sorted != want.sorted || a != want.a {
+			t.Errorf("%.40q: %q and %q, want %+v", body, sorted, a, want)
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ path, want string }{
+		"last of two":                  {"a", `{"a":1,"a":2}`},
+		"last of two containers":       {"a.b", `{"a":{"b":1},"a":{"c":2}}`}, // nothing: the second has no b
+		"last is no scalar":            {"a", `{"a":1,"a":[]}`},
+		"escaped name":                 {"a", `{"\u0061":"x"}`},
+		"escaped text":                 {"a", `{"a":"\u00e9\n\/\ud83d\ude00\ud83d"}`},
+		"no UTF-8":                     {"a", "{\"a\":\"\xff\"}"},
+		"no UTF-8 in a name":           {"a\ufffd", "{\"a\xff\":\"x\"}"},
+		"number at the end":            {"a", `{"a":1e5}`},
+		"top is no object":             {"a", `"a"`},
+		"space everywhere":             {"a.b", " { \"a\" :\t{ \"b\" : \r\n 1 } , \"c\" : [ ] } "},
+		"brackets in texts":            {"z", `{"x":"}]{[\"","y":["}"],"z":"end"}`},
+		"empty name":                   {"a.", `{"a":{"":"x"}}`},
+		"more after it":                {"a", `{"a":1} x`},
+		"cut":                          {"a", `{"a":1`},
+		"deep":                         {"a", `{"b":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `,"a":1}`},
+		"too deep":                     {"a", `{"b":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `,"a":1}`},
+		"long escaped name is another": {"a", `{"\u0061\u0061":"x"}`},
+	}
+	for name, test := range tests {
+		want, wantOK := slowly([]byte(test.want), test.path)
+		got, ok := signature.FindJSON([]byte(test.want), test.path)
+		if got != want || ok != wantOK {
+			t.Errorf("%s: %q, %t; want %q, %t", name, got, ok, want, wantOK)
+		}
+	}
+}
+
+// slowly finds what FindJSON finds by reading all of a body into memory first.
+func slowly(body []byte, path string) (string, bool) {
+	d := json.NewDecoder(strings.NewReader(string(body)))
+	d.UseNumber()
+	var root any
+	if !json.Valid(body) || d.Decode(&root) != nil {
+		return "", false
+	}
+	for _, name := range strings.Split(path, ".") {
+		switch at := root.(type) {
+		case map[string]any:
+			root = at[name]
+		case []any:
+			n, err := strconv.Atoi(name)
+			if err != nil || strconv.Itoa(n) != name || n < 0 || n >= len(at) {
+				return "", false
+			}
+			root = at[n]
+		default:
+			return "", false
+		}
+	}
+	switch value := root.(type) {
+	case string:
+		return value, true
+	case json.Number:
+		return value.String(), true
+	case bool:
+		return strconv.FormatBool(value), true
+	}
+	return "", false
+}
+
+// What nobody has proven costs no more memory than a few times its size, whatever it is.
+func TestHostileBodiesAreCheap(t *testing.T) {
+	const size = 4 << 20
+	place := in("header:X-H")
+	timed := &signature.Scheme{Signature: signature.Layout{In: place}, Timestamp: at("json:a.b", signature.Seconds), Message: text("{body}")}
+	form := &signature.Scheme{Signature: signature.Layout{In: place}, Message: text("{sorted_form}")}
+	tests := map[string]struct {
+		scheme *signature.Scheme
+		body   string
+		most   float64 // times the size of the body
+	}{
+		"JSON of short texts":   {timed, "[" + strings.Repeat(`"",`, size/3) + `""]`, 0.5},
+		"JSON nested":           {timed, strings.Repeat("[", size), 0.5},
+		"JSON of escaped names": {timed, "{" + strings.Repeat(`"\u0061":1,`, size/11) + `"b":1}`, 0.5},
+		"JSON of escaped text":  {timed, `{"a":{"b":"` + strings.Repeat(`\u0061`, size/6) + `"}}`, 2.5},
+		"form of escapes":       {form, "a=" + strings.Repeat("%41", size/3), 3},
+		"form of fields":        {form, strings.Repeat("a=b&", size/4), 0.5},
+		"form of long fields":   {form, strings.Repeat("&a="+strings.Repeat("+", size/999), 999), 5},
+	}
+	for name, test := range tests {
+		r := signature.Request{Header: http.Header{"X-H": {strings.Repeat("ab", 32)}}, Body: []byte(test.body)}
+		got := testing.Benchmark(func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				_, _ = test.scheme.Verify([][]byte{[]byte("one"), []byte("two"), []byte("three")}, r, 0)
+			}
+		}).AllocedBytesPerOp()
+		if times := float64(got) / size; times > test.most {
+			t.Errorf("%s: %.1f times its size", name, times)
+		} else {
+			t.Logf("%s: %.2f times its size", name, times)
+		}
+	}
+}

@@ -1,0 +1,12 @@
+package telemetry
+
+// What the tests of this package reach into.
+var (
+	CheckExporter = checkExporter
+	NewComplaints = newComplaints
+	NewProvider   = newProvider
+	TraceEndpoint = traceEndpoint
+)
+
+// FlushWithin is the part of a stop that the last spans may take.
+const FlushWithin = flushWithin

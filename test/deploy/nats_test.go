@@ -1,0 +1,241 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// natsWithin is how long a server may take, or three of them until they have agreed on a leader.
+const natsWithin = 60 * time.Second
+
+// certificates makes those of deploy/certificates.sh.
+func certificates(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	runs(t, exec.CommandContext(t.Context(), deployed("certificates.sh"), dir))
+	return dir
+}
+
+// natsOptions reads a configuration of ours as the server does, with the certificates in certs for those of its folder.
+func natsOptions(t *testing.T, file, folder, certs string) *server.Options {
+	t.Helper()
+	dir := t.TempDir()
+	text := strings.NewReplacer(folder, certs, "$SERVER_NAME", "n1").Replace(read(t, deployed(file)))
+	write(t, filepath.Join(dir, "nats.conf"), text)
+	write(t, filepath.Join(dir, "nats-accounts.conf"), read(t, deployed("nats-accounts.conf")))
+	o, err := server.ProcessConfigFile(filepath.Join(dir, "nats.conf"))
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	o.Host, o.Port, o.HTTPHost, o.HTTPPort = "127.0.0.1", server.RANDOM_PORT, "", 0
+	o.StoreDir, o.NoSigs, o.NoLog = t.TempDir(), true, true
+	return o
+}
+
+func startNATS(t *testing.T, o *server.Options) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(natsWithin) {
+		t.Fatalf("nats server %s not ready within %s", o.ServerName, natsWithin)
+	}
+	return s
+}
+
+// composeNATS is the server of deploy/compose, at a free port.
+func composeNATS(t *testing.T, certs string) string {
+	t.Helper()
+	prepared := filepath.Join(t.TempDir(), "secrets")
+	if err := os.CopyFS(prepared, os.DirFS(certs)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(prepared, "nats_ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
+	s := startNATS(t, natsOptions(t, "compose/nats.conf", "/run/secrets", prepared))
+	return tlsURL(s)
+}
+
+func tlsURL(s *server.Server) string {
+	return "tls://127.0.0.1:" + strconv.Itoa(s.Addr().(*net.TCPAddr).Port)
+}
+
+// as connects with the certificate of a user.
+func as(t *testing.T, certs, user, urls string) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(certs, name) }
+	nc, err := nats.Connect(urls, nats.RootCAs(file("ca.crt")), nats.ClientCert(file(user+".crt"), file(user+".key")), nats.Timeout(natsWithin),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})) // a refusal is looked at where it is caused
+	if err != nil {
+		t.Fatalf("connect as %s: %v", user, err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(natsWithin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
+}
+
+// daemon connects as one of our daemons does.
+func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(certs, name) }
+	conn, err := stream.Connect(stream.Options{URL: urls, CA: file("ca.crt"), Cert: file(user + ".crt"), Key: file(user + ".key"), Name: user, Logger: testkit.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	testkit.Eventually(t, natsWithin, func() error {
+		if !conn.Connected() {
+			return fmt.Errorf("%s is not connected", user)
+		}
+		return nil
+	})
+	return conn
+}
+
+// Three servers with deploy/nats.conf are a cluster that keeps each message three times; with one of them away it goes on.
+func TestNATSCluster(t *testing.T) {
+	t.Parallel()
+	certs := certificates(t)
+	servers := make([]*server.Server, 3)
+	for i := range servers {
+		o := natsOptions(t, "nats.conf", "/etc/nats", certs)
+		if len(o.Routes) != 3 || !o.Cluster.TLSCheckKnownURLs || !o.TLSMap {
+			t.Fatalf("%d routes, routes checked %t, users by certificate %t", len(o.Routes), o.Cluster.TLSCheckKnownURLs, o.TLSMap)
+		}
+		o.ServerName = fmt.Sprintf("n%d", i+1)
+		o.Cluster.Host, o.Cluster.Port, o.Routes = "127.0.0.1", server.RANDOM_PORT, nil
+		if i > 0 {
+			o.Routes = []*url.URL{{Scheme: "nats", Host: "localhost:" + strconv.Itoa(servers[0].ClusterAddr().Port)}}
+		} else {
+			o.Routes = []*url.URL{{Scheme: "nats", Host: "localhost:1"}} // nobody; it says whose certificates may join
+		}
+		servers[i] = startNATS(t, o)
+	}
+	urls := strings.Join([]string{tlsURL(servers[0]), tlsURL(servers[1]), tlsURL(servers[2])}, ",")
+	gateway := daemon(t, certs, "gateway", urls)
+	limits := stream.DefaultLimits
+	limits.Replicas = 3
+	testkit.Eventually(t, natsWithin, func() error { return gateway.Ensure(t.Context(), limits) })
+	_, js := as(t, certs, "processor", urls)
+	info := streamInfo(t, js, stream.EventsStream)
+	if info.Config.Replicas != 3 || info.Cluster == nil || len(info.Cluster.Replicas) != 2 {
+		t.Errorf("replicas %d, cluster %+v", info.Config.Replicas, info.Cluster)
+	}
+	servers[2].Shutdown()
+	servers[2].WaitForShutdown()
+	testkit.Eventually(t, natsWithin, func() error {
+		_, err := js.Publish(t.Context(), stream.EventsSubject+".stripe.x", nil)
+		return err
+	})
+}
+
+func streamInfo(t *testing.T, js jetstream.JetStream, name string) *jetstream.StreamInfo {
+	t.Helper()
+	s, err := js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatalf("stream %s: %v", name, err)
+	}
+	return s.CachedInfo()
+}
+
+// Each user can do its part and nothing of another's; who shows no certificate is nobody.
+func TestNATSUsers(t *testing.T) {
+	t.Parallel()
+	certs := certificates(t)
+	url := composeNATS(t, certs)
+	if err := daemon(t, certs, "gateway", url).Ensure(t.Context(), stream.DefaultLimits); err != nil {
+		t.Fatalf("gateway: %v", err)
+	}
+	processor := daemon(t, certs, "processor", url)
+	if err := processor.Ensure(t.Context(), stream.DefaultLimits); err != nil {
+		t.Fatalf("processor: %v", err)
+	}
+	acks := processor.PublishChanges(t.Context(), []stream.Change{{Source: "stripe", ObjectType: "customer", Batch: 1, Envelope: []byte("{}")}})
+	if acks[0].Err != nil {
+		t.Errorf("processor publishes a change: %v", acks[0].Err)
+	}
+	_, js := as(t, certs, "consumer", url)
+	follow, err := js.CreateOrUpdateConsumer(t.Context(), stream.ChangesStream, jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy,
+		FilterSubject: stream.ChangesSubject + ".stripe.>"})
+	if err != nil {
+		t.Fatalf("consumer follows the changes: %v", err)
+	}
+	msg, err := follow.Next(jetstream.FetchMaxWait(natsWithin))
+	if err != nil {
+		t.Fatalf("consumer reads a change: %v", err)
+	}
+	if err := msg.DoubleAck(t.Context()); err != nil {
+		t.Errorf("consumer acknowledges: %v", err)
+	}
+	for user, subjects := range map[string][]string{
+		"gateway":   {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor", "$JS.API.STREAM.DELETE.POSTERN_EVENTS"},
+		"consumer":  {stream.EventsSubject + ".stripe.x", stream.ChangesSubject + ".stripe.x", "$JS.API.CONSUMER.CREATE.POSTERN_EVENTS.processor", "$JS.ACK.POSTERN_EVENTS.processor.1"},
+		"processor": {"$JS.API.STREAM.DELETE.POSTERN_EVENTS", "$JS.API.STREAM.PURGE.POSTERN_CHANGES", "$JS.API.STREAM.CREATE.OTHER"},
+	} {
+		for _, subject := range subjects {
+			refused(t, certs, user, url, subject)
+		}
+	}
+	if nc, err := nats.Connect(url, nats.RootCAs(filepath.Join(certs, "ca.crt")), nats.Timeout(natsWithin)); err == nil {
+		nc.Close()
+		t.Error("a client without a certificate was let in")
+	}
+}
+
+// refused wants that the server forbids a user to publish on a subject.
+func refused(t *testing.T, certs, user, url, subject string) {
+	t.Helper()
+	nc, _ := as(t, certs, user, url)
+	ctx, cancel := context.WithTimeout(t.Context(), natsWithin)
+	defer cancel()
+	if err := errors.Join(nc.Publish(subject, []byte("{}")), nc.FlushWithContext(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, natsWithin, func() error { // the server's word may come after its pong
+		if err := nc.LastError(); !errors.Is(err, nats.ErrPermissionViolation) {
+			return fmt.Errorf("%s publishes on %s: %v, want a permissions violation", user, subject, err)
+		}
+		return nil
+	})
+}
+
+// The files leave room for what the default configuration asks of JetStream.
+func TestNATSHasRoomForTheStreams(t *testing.T) {
+	t.Parallel()
+	certs := certificates(t)
+	write(t, filepath.Join(certs, "nats_ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
+	var c config.Config
+	c.Complete()
+	for file, folder := range map[string]string{"nats.conf": "/etc/nats", "compose/nats.conf": "/run/secrets"} {
+		o := natsOptions(t, file, folder, certs)
+		if want := 2 * int64(c.Stream.MaxBytes); o.JetStreamMaxStore < want {
+			t.Errorf("%s: max_file is %d bytes, and the two streams may take %d", file, o.JetStreamMaxStore, want)
+		}
+		if int(o.MaxPayload) < stream.MaxBody {
+			t.Errorf("%s: max_payload is %d bytes, below the largest body that is sent, %d", file, o.MaxPayload, stream.MaxBody)
+		}
+	}
+}
