@@ -114,7 +114,7 @@ func TestSpreadOfAnInterval(t *testing.T) {
 func TestMostOfSeveral(t *testing.T) {
 	t.Parallel()
 	after := []scrape{told("a", 1, metricsPage(t, "postern_dead_events NaN", "postern_queue_deliveries{source=\"a\"} 2", "postern_queue_deliveries{source=\"b\"} 3")),
-		told("b", 1, metricsPage(t, "postern_dead_events 4", "postern_queue_deliveries{source=\"a\"} 1")), told("c", 1, metricsPage(t, "postern_dead_events 4"))}
+		told("b", 1, metricsPage(t, "postern_dead_events 4", "postern_queue_deliveries{source=\"a\"} 1")), told("c", 1, metricsPage(t, "postern_dead_events 3")), told("d", 1, metricsPage(t, "postern_dead_events NaN"))}
 	v := newView(after, after)
 	if v.Left.Dead != 4 || v.Ingest.Queue != 6 || v.Left.Failed.known() {
 		t.Errorf("dead %v, want 4; queue %v, want 6; failed %v, want unknown", v.Left.Dead, v.Ingest.Queue, v.Left.Failed)

@@ -7,14 +7,12 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// profiles serves /debug/pprof/, except the command line, which may name a password. A CPU profile or trace lasts 30 s unless
+// profiles serves /debug/pprof/, without the command line, which may name a password. A CPU profile or trace lasts 30 s unless
 // ?seconds= says otherwise, at most as long as the server may write.
 func profiles(g *echo.Group) {
 	for _, name := range []string{"", "/", "/:profile"} {
 		g.GET(name, func(c echo.Context) error {
 			switch c.Param("profile") {
-			case "cmdline":
-				return echo.ErrNotFound
 			case "profile":
 				return wrap(c, pprof.Profile)
 			case "trace":

@@ -91,6 +91,9 @@ func TestViolation(t *testing.T) {
 		{"examples/consume-go", "github.com/nats-io/nats.go", false, false},
 		{"examples/consume-go", module + "/internal/stream", false, true},
 		{"internal/app", "github.com/nats-io/nats-server/v2/server", false, true},
+		{"internal/processor", "go.opentelemetry.io/otel/sdk/trace", false, true},
+		{"internal/processor", "go.opentelemetry.io/otel/trace", false, false},
+		{"internal/app", "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp", false, true},
 		{"internal/postgres", "strings", false, false},
 	} {
 		if got := violation(c.from, c.imported, c.test); (got != "") != c.refused {

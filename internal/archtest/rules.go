@@ -50,7 +50,7 @@ var rules = []rule{
 	{"internal/signature", 20, "signature schemes as data"},
 	{"internal/canonical", 20, "JSON as exact values"},
 	{"internal/postgres", 5, "the way to PostgreSQL"},
-	{"internal/telemetry", 5, "log and metrics"},
+	{"internal/telemetry", 5, "log, metrics and traces"},
 	{"internal/lifecycle", 1, "start, stop, time out in order"},
 	{"migrations", 1, "the schema as embedded SQL"},
 	{"examples/*", 0, "programs of users: they know the feeds and nothing of ours"},
@@ -65,6 +65,8 @@ var confined = []struct {
 	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app"}, "its support ends soon: only where HTTP is served"},
 	{"github.com/nats-io/nats-server", []string{"internal/stream", "internal/testkit"}, "the embedded server is a part of the stream"},
 	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*"}, "everyone else speaks of streams and messages"},
+	{"go.opentelemetry.io/otel/sdk", []string{"internal/telemetry"}, "everyone else knows the interface alone, which costs nothing where no traces are sent"},
+	{"go.opentelemetry.io/otel/exporters", []string{"internal/telemetry"}, "where traces go is nobody else's matter"},
 	{"github.com/pressly/goose", []string{"internal/postgres"}, "how migrations are applied is nobody else's matter"},
 }
 

@@ -92,9 +92,11 @@ type Ingest struct {
 	// Deadline is how long a delivery may wait for its commit before it is answered 503 and the provider tries again.
 	// Keep it below the sender's own timeout (Shopify: 5 s).
 	Deadline time.Duration `yaml:"deadline" default:"4s" validate:"gte=50000000"`
-	// Queue is the most verified deliveries that wait for a commit; more are answered 503 at once.
+	// Queue is the most verified deliveries that wait for a commit; more are answered 503 at once. Where there are several sources,
+	// one may fill half of it, so that the others always find room.
 	Queue int `yaml:"queue" default:"4096" validate:"gte=1"`
-	// QueueBytes is the most bytes of bodies held in memory at once, waiting or being read.
+	// QueueBytes is the most bytes of bodies held in memory at once, waiting or being read. Where there are several sources, one may
+	// fill half of it.
 	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576"`
 	// BatchMax is the most deliveries in one commit. Batches form by themselves; nobody waits for one to fill.
 	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000"`

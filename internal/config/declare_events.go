@@ -21,7 +21,7 @@ var (
 
 // events reads where events are and how they are named, over what the provider has of its own.
 func (b *builder) events(e *Events, own declared.Events) declared.Events {
-	own.Split, own.Item, own.Omit = e.Split, e.Item, e.Omit
+	own.Split, own.Item, own.Omit, own.EveryDelivery = e.Split, e.Item, e.Omit, e.EveryDelivery
 	own.Bodies = nil
 	for _, word := range e.Body {
 		own.Bodies = append(own.Bodies, oneOf(b, "body", word, choice[declared.BodyForm]{"json", declared.JSON},

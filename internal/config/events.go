@@ -16,6 +16,9 @@ type Events struct {
 	// Key names an event for good: what comes again under one key is no new event. Leave empty where the sender names none; then a
 	// digest of the content does.
 	Key Words `yaml:"key,omitempty"`
+	// EveryDelivery: true makes each delivery that no key names an event of its own, also where it was sent again: for senders whose
+	// notifications look alike.
+	EveryDelivery bool `yaml:"every_delivery,omitempty" shown:"false"`
 	// Type is the event's type.
 	Type Words `yaml:"type,omitempty"`
 	// Account is the tenant, where one source takes several; see accounts.

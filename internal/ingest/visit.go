@@ -44,7 +44,7 @@ func (s *Server) door(c echo.Context) error {
 	req := c.Request()
 	v := &visit{asked: c.Param("source"), began: s.Now(), remote: remote(req)}
 	v.ctx, v.span = s.startTrace(req)
-	defer v.span.End()
+	defer v.span.End() // where a handler was aborted; else it has ended by then
 	var reply *provider.Reply
 	err := s.guard(func() (err error) {
 		if reply, err = s.answer(c, v); err == nil {
@@ -138,6 +138,7 @@ func (s *Server) told(v *visit, reply *provider.Reply, err error) {
 	}
 	s.log(v, reply, err, took, ids, duplicates)
 	v.describe(reply, ids)
+	v.span.End()
 }
 
 // ids are ours of the visit's events, the first few, separated by commas.

@@ -51,7 +51,9 @@ func (l *logged) take(t *testing.T, message string) (out []map[string]any) {
 
 func logging(level slog.Level) (*logged, func(*ingest.Options)) {
 	l := &logged{}
-	return l, func(o *ingest.Options) { o.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level})) }
+	return l, func(o *ingest.Options) {
+		o.Logger = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level}))
+	}
 }
 
 // Whatever becomes of a request to a source, one line says so. The lines are made before the answer.
@@ -64,7 +66,7 @@ func TestOneLinePerRequest(t *testing.T) {
 	gzipped := b.invoice(t, 2)
 	gzipped.Header.Set("Content-Encoding", "gzip")
 	line := func(text string) *provider.Delivery { return b.sign(t, "many", provider.Sample{Body: []byte(text)}) }
-	twelve := strings.Repeat("x\n", 1) + "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n"
+	twelve := "x\na\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n"
 	for _, c := range []struct {
 		method, path string
 		d            *provider.Delivery

@@ -19,19 +19,23 @@ const DefaultTolerance = signature.DefaultTolerance
 // Prove verifies a delivery by any of a provider's signature schemes that it carries a signature of: schemes may share a header, and
 // which of them a source's secrets belong to is known only by trying. Where none proves it, the most telling failure is the error:
 // a right signature of the wrong time before a wrong one, that before an unreadable one. Where the delivery carries none, the first
-// scheme says what is missing. The error is a *Rejection.
+// scheme says what is missing, unless another finds it unreadable. The error is a *Rejection.
 func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification, error) {
 	secrets := make([][]byte, len(src.Secrets))
 	for i, secret := range src.Secrets {
 		secrets[i] = secret.Value
 	}
 	r := Request(src, d)
+	present := slices.DeleteFunc(slices.Clone(schemes), func(s *signature.Scheme) bool { return !s.Present(r) })
+	if len(present) > 0 {
+		schemes = present
+	}
 	var told *Rejection
 	for _, s := range schemes {
-		if !s.Present(r) {
-			continue
-		}
 		m, err := s.Verify(secrets, r, src.Tolerance)
+		if err == nil && len(present) == 0 {
+			err = errors.New("the delivery does not say that it is signed so")
+		}
 		if err == nil {
 			return Verification{Scheme: s.Name, Secret: src.Secrets[m.Secret].Name, SignedAt: m.SignedAt}, nil
 		}
@@ -39,13 +43,7 @@ func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification
 			told = each
 		}
 	}
-	if told != nil {
-		return Verification{}, told
-	}
-	if _, err := schemes[0].Verify(secrets, r, src.Tolerance); err != nil {
-		return Verification{}, rejection(err)
-	}
-	return Verification{}, &Rejection{Reason: MissingSignature, Detail: "the delivery does not say that it is signed so"}
+	return Verification{}, told
 }
 
 // telling is how much a failed proof says of a delivery: of several, the greatest is the one to tell.

@@ -46,7 +46,7 @@ func (c *claim) item(name string) (string, bool) {
 // claims reads every signature of a request. The error is an *Error.
 func (s *Scheme) claims(v *values) ([]claim, error) {
 	if !s.applies(v) {
-		return nil, fail(Missing, "%s is not %q", s.When.From, s.When.Is)
+		return nil, fail(Missing, "%s is not %s", s.When.From, s.When.words())
 	}
 	texts, err := s.texts(v)
 	if err != nil {

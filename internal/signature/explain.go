@@ -56,7 +56,7 @@ func (x *explanation) add(name string, ok bool, format string, args ...any) {
 // place tells where the signature was looked for, what is there, and how it comes apart.
 func (x *explanation) place() {
 	if s := x.s; s.When != nil {
-		x.add("scheme", s.applies(x.v), "%s says which scheme was used; this one is %q", s.When.From, s.When.Is)
+		x.add("scheme", s.applies(x.v), "%s says which scheme was used; of this one it is %s", s.When.From, s.When.words())
 	}
 	texts, err := x.s.texts(x.v)
 	switch {
@@ -207,7 +207,7 @@ func (x *explanation) proof(secrets [][]byte, claims []claim, tolerance time.Dur
 	for i := range claims {
 		x.v.claim = &claims[i]
 		if t := s.Timestamp; t != nil {
-			x.add("time", true, "%s is %.40q, which is %s", t.From, claims[i].timestamp, claims[i].at.Format(time.RFC3339Nano))
+			x.add("time", true, "%s is %s, which is %s", t.From, shownTime(claims[i].timestamp), claims[i].at.Format(time.RFC3339Nano))
 		}
 		x.message()
 	}

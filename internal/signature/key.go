@@ -3,6 +3,7 @@ package signature
 import (
 	"bytes"
 	"crypto/sha1" //nolint:gosec // Braintree's keys are made so
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -19,8 +20,9 @@ type Key struct {
 	Strip []string
 	// PlainElse: a secret that has none of the prefixes is the key as it stands, whatever Form says.
 	PlainElse bool
-	// Prefixed: a secret that has none of the prefixes is no key. A source that takes shared secrets and public keys alike needs it:
-	// a public key that were taken for a shared secret would let everyone sign.
+	// Prefixed: a secret that has none of the prefixes is no key; of a key pair, one that is neither PEM nor begins with whpk_ or
+	// whsk_. A source that takes shared secrets and public keys alike needs it: a public key that were taken for a shared secret
+	// would let everyone sign.
 	Prefixed bool
 }
 
@@ -86,7 +88,18 @@ func (k Key) of(secret []byte) ([]byte, error) {
 // isKeyPair tells whether a text says of itself that it is half of a key pair. Taken for a shared secret, a public key would let
 // everyone sign.
 func isKeyPair(text []byte) bool {
-	return bytes.HasPrefix(text, []byte("whpk_")) || bytes.HasPrefix(text, []byte("whsk_")) || bytes.Contains(text, []byte("-----BEGIN "))
+	if bytes.HasPrefix(text, []byte("whpk_")) || bytes.HasPrefix(text, []byte("whsk_")) || bytes.Contains(text, []byte("-----BEGIN ")) {
+		return true
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("M")) { // base64 of a DER sequence
+		return false
+	}
+	der, err := anyBase64(string(bytes.TrimSpace(text)))
+	if err != nil {
+		return false
+	}
+	_, err = x509.ParsePKIXPublicKey(der)
+	return err == nil
 }
 
 func anyBase64(text string) ([]byte, error) {

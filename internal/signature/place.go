@@ -26,8 +26,16 @@ func (s *Scheme) applies(v *values) bool {
 	if s.When == nil {
 		return true
 	}
-	text, ok := v.find(s.When.From)
-	return ok && string(text) == s.When.Is
+	text, _ := v.find(s.When.From)
+	return string(text) == s.When.Is
+}
+
+// words says what the value must be.
+func (c *Condition) words() string {
+	if c.Is == "" {
+		return "absent"
+	}
+	return strconv.Quote(c.Is)
 }
 
 // carries tells whether a text holds what looks like a signature of this scheme: several schemes may share a header.

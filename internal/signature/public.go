@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -24,6 +25,9 @@ func (s *Scheme) asymmetric() bool {
 func (s *Scheme) publicKey(secret []byte) (crypto.PublicKey, error) {
 	if private, err := s.privateKey(secret); err == nil {
 		return private.Public(), nil
+	}
+	if s.Key.Prefixed && !bytes.HasPrefix(secret, []byte("whpk_")) && !bytes.Contains(secret, []byte("-----BEGIN ")) {
+		return nil, errors.New("it is neither PEM nor begins with whpk_; write whpk_ before the public key, lest it be taken for a shared secret")
 	}
 	der, err := s.keyBytes(secret, "whpk_")
 	if err != nil {

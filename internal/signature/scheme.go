@@ -10,7 +10,7 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
+	"fmt"
 	"hash"
 	"net/http"
 	"strings"
@@ -33,8 +33,8 @@ type Scheme struct {
 	Encoding Encoding
 	// Timestamp is the signed time; nil where the scheme signs none.
 	Timestamp *Clock
-	// When is a value by which the sender says that it signed by this scheme; nil where the place of the signature says it. Nothing
-	// signs that value: whoever can choose it chooses the weakest of a source's schemes.
+	// When is a value by which the sender says that it signed by this scheme; nil where the place of the signature says it. Where
+	// nothing signs that value, whoever sends chooses the weakest of a source's schemes.
 	When *Condition
 	// Message is what is signed. A Token scheme has none.
 	Message Template
@@ -44,7 +44,7 @@ type Scheme struct {
 	Body *BodyDigest
 }
 
-// Condition is a value of a request that must be as it says.
+// Condition is a value of a request that must be as it says; where Is is empty, it must not be there.
 type Condition struct {
 	From Ref
 	Is   string
@@ -187,20 +187,22 @@ func (e Encoding) encode(b []byte) string {
 	return hex.EncodeToString(b)
 }
 
-func (e Encoding) decode(s string) ([]byte, error) {
-	// The base64 decoders pass over line breaks, even when they are strict.
-	if (e == Base64 || e == Base64URL) && strings.ContainsAny(s, "\r\n") {
-		return nil, errors.New("line break in base64")
-	}
+func (e Encoding) decode(s string) (b []byte, err error) {
 	switch e {
 	case Base64:
-		return strictBase64.DecodeString(s)
+		b, err = strictBase64.DecodeString(s)
 	case Base64URL:
-		return strictBase64URL.DecodeString(strings.TrimRight(s, "="))
+		b, err = strictBase64URL.DecodeString(strings.TrimRight(s, "="))
 	case Plain:
 		return []byte(s), nil
+	default:
+		b, err = hex.DecodeString(s)
 	}
-	return hex.DecodeString(s)
+	// The decoders of base64 pass over line breaks, even when they are strict.
+	if err != nil || strings.ContainsAny(s, "\r\n") {
+		return nil, fmt.Errorf("it is not %s", e)
+	}
+	return b, nil
 }
 
 // Request is what a scheme reads of a delivery.

@@ -19,7 +19,7 @@ func (s *Scheme) Sign(secret []byte, r *Request, at time.Time) error {
 	if r.Header == nil {
 		r.Header = http.Header{}
 	}
-	if s.When != nil {
+	if s.When != nil && s.When.Is != "" {
 		if err := set(r, s.When.From, s.When.Is); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package signature
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,21 +27,29 @@ func (u Unit) read(text string) (time.Time, error) {
 	if u == RFC3339 {
 		at, err := time.Parse(time.RFC3339Nano, text)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("no time like 2026-01-02T15:04:05Z: %.40q", text)
+			return time.Time{}, fmt.Errorf("no time like 2026-01-02T15:04:05Z: %s", shownTime(text))
 		}
 		return at.UTC(), nil
 	}
 	n, err := strconv.ParseUint(text, 10, 50)
 	if err != nil || len(text) > 1 && text[0] == '0' {
-		return time.Time{}, fmt.Errorf("no time in Unix %s: %.16q", u, text)
+		return time.Time{}, fmt.Errorf("no time in Unix %s: %s", u, shownTime(text))
 	}
 	if u == Milliseconds || u == Magnitude && n >= leastMilliseconds {
 		return time.UnixMilli(int64(n)).UTC(), nil
 	}
 	if n >= 1<<40 {
-		return time.Time{}, fmt.Errorf("no time in Unix seconds: %.16q", text)
+		return time.Time{}, fmt.Errorf("no time in Unix seconds: %s", shownTime(text))
 	}
 	return time.Unix(int64(n), 0).UTC(), nil
+}
+
+// shownTime quotes what could be a time. Anything else may be a signature at the wrong place, and is not told.
+func shownTime(text string) string {
+	if len(text) > 40 || strings.Trim(text, "0123456789+-:.TZ ") != "" {
+		return fmt.Sprintf("%d other characters", len(text))
+	}
+	return strconv.Quote(text)
 }
 
 func (u Unit) write(at time.Time) string {

@@ -67,7 +67,7 @@ func TestPublishedVectors(t *testing.T) {
 		"Twilio JSON":                     {rows["Twilio JSON"].Scheme, "12345", twilio("a9nBmqA0ju/hNViExpshrM61xv4="), "", twilioURL("https://mycompany.com", "&bodySHA256="+digest), twilioJSON, 0},
 		"Twilio JSON, no other parameter": {rows["Twilio JSON"].Scheme, "12345", twilio("y77kIzt2vzLz71DgmJGsen2scGs="), "", "https://mycompany.com/myapp.php?bodySHA256=" + digest, twilioJSON, 0},
 		// https://github.com/sendgrid/sendgrid-go/blob/main/helpers/eventwebhook/eventwebhook_test.go
-		"SendGrid": {sendgrid, "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEEDr2LjtURuePQzplybdC+u4CwrqDqBaWjcMMsTbhdbcwHBcepxo7yAQGhHPTnlvFYPAZFceEu/1FwCM/QmGUhA==",
+		"SendGrid": {sendgrid, sendgridKey,
 			map[string]string{"X-Twilio-Email-Event-Webhook-Timestamp": "1588788367",
 				"X-Twilio-Email-Event-Webhook-Signature": "MEUCIQCtIHJeH93Y+qpYeWrySphQgpNGNr/U+UyUlBkU6n7RAwIgJTz2C+8a8xonZGi6BpSzoQsbVRamr2nlxFDWYNH2j/0="},
 			"", "", `{"category":"example_payload","event":"test_event","message_id":"message_id"}`, 1588788367},

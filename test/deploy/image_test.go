@@ -50,6 +50,7 @@ func TestImage(t *testing.T) {
 			t.Error("no certificate authority in it")
 		}
 	})
+	t.Run("commands", img.checkCommands)
 	t.Run("works", img.checkWorks)
 }
 

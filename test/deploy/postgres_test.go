@@ -156,11 +156,11 @@ func freePort(t *testing.T) (port int) {
 	return port
 }
 
-// composeSecrets makes what deploy/compose/secrets.sh makes.
-func composeSecrets(t *testing.T) string {
+// madeSecrets makes what deploy/secrets.sh makes.
+func madeSecrets(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	runs(t, exec.CommandContext(t.Context(), deployed("compose", "secrets.sh"), dir))
+	runs(t, exec.CommandContext(t.Context(), deployed("secrets.sh"), dir))
 	return dir
 }
 
@@ -168,7 +168,7 @@ func composeSecrets(t *testing.T) string {
 // part runs, by the passwords in their files and with no right too many.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	secrets, s := composeSecrets(t), startPostgres(t)
+	secrets, s := madeSecrets(t), startPostgres(t)
 	t.Run("settings", s.checkSettings)
 	s.exec(t, "DROP DATABASE postern") // it came with the cluster; ours is made by an administrator
 	logins := func() {

@@ -25,6 +25,10 @@ commented one to start from, ` + "`postern config check FILE`" + ` says whether 
 - ` + "`${NAME}`" + ` in a value is replaced by that variable, which must be set; ` + "`$${NAME}`" + ` stands for the text itself.
 - Times are written like ` + "`500ms`, `5s`, `10m`, `24h`" + `; sizes like ` + "`65536`, `64KiB`, `4MiB`, `2GiB`" + `. Paths are relative to the
   folder the process was started in.
+- ` + "`sources`" + `, with their secrets, are read again while a daemon runs: when this file or a secret's file has changed (looked at
+  every 2 s, and taken once it has stayed the same for 2 s more; a link that is pointed elsewhere counts), and at a SIGHUP. New ones
+  are open at once, removed ones answer 404. A file that cannot be used changes nothing and is logged. All other settings need a
+  restart; the log names those that were changed.
 - The demo secrets of ` + "`postern dev`" + ` are public (see ` + "`postern dev --help`" + `); they end in ` + "`_for_postern_dev`" + `, and such secrets are refused everywhere else.
 `
 

@@ -59,6 +59,9 @@ const stars = ".*."
 func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value, paths []string) error {
 	list := lookup(in, paths[0])
 	if list.Kind() != canonical.Array {
+		if len(trail) == 0 && e.Alone && in.Kind() == canonical.Object {
+			return p.add(place{item: in})
+		}
 		if len(trail) == 0 {
 			return &provider.Dead{Reason: fmt.Sprintf("the body has no list of events at %q", e.Split)}
 		}

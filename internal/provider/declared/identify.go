@@ -46,7 +46,7 @@ func (p *Provider) whole(src *provider.Source, d *provider.Delivery, eventType s
 		return nil, err
 	}
 	if e.Key = r.first(p.spec.Events.Key); e.Key == "" || p.spec.Events.Split != "" {
-		provider.NameByContent(&e, d.Body)
+		e.Key, e.ContentKey = p.spec.Events.contentKey(&e, r, d.Body), true
 	}
 	return []provider.Event{e}, nil
 }
@@ -67,7 +67,7 @@ func (p *Provider) identify(r *reading) (provider.Event, error) {
 	sum := r.place.content().Sum(canonical.Options{Without: ev.Omit})
 	e.Fingerprint = [16]byte(sum[:16])
 	if e.Key == "" {
-		e.Key, e.ContentKey = contentKey(&e, r, ev), true
+		e.Key, e.ContentKey = ev.contentKey(&e, r, ev.content(r)), true
 	}
 	if o, rule := p.object(r); rule != nil {
 		e.ObjectType, e.ObjectID = o.ObjectType, o.ObjectID
@@ -75,16 +75,23 @@ func (p *Provider) identify(r *reading) (provider.Event, error) {
 	return e, nil
 }
 
-// contentKey covers the bytes of the event or, where some of them may differ between its deliveries, what is left of it. Events of
-// one body that are equal byte for byte are one event.
-func contentKey(e *provider.Event, r *reading, ev *Events) string {
-	content := r.place.content().Raw()
-	if len(ev.Omit) > 0 {
-		content = r.place.content().AppendCanonical(nil, canonical.Options{Without: ev.Omit})
-	} else if ev.Split == "" {
-		content = r.delivery.Body
+// content is what tells an event without a name from others: its bytes or, where some of them may differ between its deliveries, what
+// is left of it. Events of one body that are equal byte for byte are one event.
+func (e *Events) content(r *reading) []byte {
+	switch {
+	case len(e.Omit) > 0:
+		return r.place.content().AppendCanonical(nil, canonical.Options{Without: e.Omit})
+	case e.Split == "":
+		return bytes.TrimSpace(r.delivery.Body)
 	}
-	return provider.ContentKey(e.Type, e.Account, bytes.TrimSpace(content))
+	return r.place.content().Raw()
+}
+
+func (e *Events) contentKey(ev *provider.Event, r *reading, content []byte) string {
+	if e.EveryDelivery {
+		content = fmt.Appendf(nil, "%d %d %s", r.delivery.ReceivedAt.UnixNano(), r.index, content)
+	}
+	return provider.ContentKey(ev.Type, ev.Account, content)
 }
 
 // account is the tenant of an event: what the delivery says, if the source takes it, else the source's own.

@@ -1,8 +1,8 @@
 package declared
 
 import (
+	"encoding/json"
 	"fmt"
-	"strconv"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -94,8 +94,8 @@ func (rule *Object) before(r *reading, state *canonical.Value) *canonical.Value 
 		if len(text) > 1 {
 			text = append(text, ',')
 		}
-		text = append(strconv.AppendQuote(text, name), ':')
-		text = append(text, previous.Raw()...)
+		quoted, _ := json.Marshal(name) // a text can always be written
+		text = append(append(append(text, quoted...), ':'), previous.Raw()...)
 	}
 	before, err := canonical.Parse(append(text, '}'))
 	if err != nil || len(before.Raw()) <= len("{}") {

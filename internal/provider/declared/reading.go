@@ -34,8 +34,10 @@ func (r *reading) raw(ref signature.Ref) (string, bool) {
 	switch ref.Kind {
 	case signature.JSON:
 		return scalar(lookup(r.place.item, ref.Name))
-	case signature.Root, signature.Form:
+	case signature.Root:
 		return scalar(r.inRoot(ref.Name))
+	case signature.Form: // a field's name may hold dots
+		return scalar(r.root.Get(ref.Name))
 	case signature.Index:
 		return strconv.Itoa(r.index), true
 	case signature.EventType:

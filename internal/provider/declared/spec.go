@@ -55,6 +55,8 @@ type Events struct {
 	// Split is the path of the list of events; "." is the body itself; "entry.*.changes" is the list changes in each element of the
 	// list entry, and root:entry.*.id the id of the element that the event is in. Empty: a delivery is one event.
 	Split string
+	// Alone: a body that is an object without that list is one event itself.
+	Alone bool
 	// Item is the path of the event within an element of the list; empty: the element.
 	Item string
 	// Key names an event: the first template that is complete. Where none is, the event gets a content key.
@@ -67,6 +69,8 @@ type Events struct {
 	Occurred *Time
 	// APIVersion is the version of the provider's API, likewise.
 	APIVersion []signature.Template
+	// EveryDelivery: an event that nothing names is a new one whenever it comes, since the sender's notifications look alike.
+	EveryDelivery bool
 	// Omit are dotted paths that may differ between deliveries of one event (a counter of attempts).
 	Omit []string
 }

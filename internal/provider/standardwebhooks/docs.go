@@ -11,7 +11,7 @@ var docs = provider.Docs{
 		"side by side, as while a secret is changed; one must be right. Id and time are those in the headers of the same family. The time may lie 300 s from the receipt.",
 	Key: "`{header:Webhook-Id}`, else `{header:Svix-Id}`; both are signed, stay the same when a delivery is tried again, and must be equal where both are there.",
 	Objects: "None, until the source's `objects:` name some. Those of Clerk, for example: `{events: [\"user.*\"], type: user, id: \"{json:data.id}\", state: data, " +
-		"version: {from: json:data.updated_at, unit: ms}}`.",
+		"version: {from: json:data.updated_at, unit: ms, still: true}}`.",
 	Unsure: []string{
 		"Which headers and which form of secret each of the senders above uses; for Svix, OpenAI, Resend and Clerk it was read in their own programs.",
 		"That Svix gives both families of headers the same id. Deliveries with two ids are refused.",

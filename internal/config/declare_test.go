@@ -1,0 +1,216 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// declaredSource is a source a whose settings begin on line 6.
+func declaredSource(who, settings string) string {
+	return "database: {url: postgres://x}\nsources:\n  a:\n    provider: " + who + "\n    secrets: [{name: n, value: 736563726574}]\n" +
+		"    " + strings.ReplaceAll(strings.TrimSpace(settings), "\n", "\n    ") + "\n"
+}
+
+// Everything that could not work, or would let more in than it seems, is said with its place before a process starts.
+func TestDeclaredSourcesThatCannotWork(t *testing.T) {
+	t.Parallel()
+	const header = "scheme: {header: X-S}\n"
+	for name, tc := range map[string]struct {
+		who, settings, want string
+	}{
+		"no scheme":                {"hmac", "accounts: []", "sources.a.scheme: is not set: say how the sender signs"},
+		"two ways":                 {"hmac", header + "schemes: [{header: X-T}]", "line 7: sources.a.schemes: scheme is set too"},
+		"no place":                 {"hmac", "scheme: {prefix: x}", "line 6: sources.a.scheme.header: is not set"},
+		"no place in a list":       {"hmac", "schemes:\n  - header: X-S\n  - prefix: x", "line 8: sources.a.schemes.1.header: is not set"},
+		"unknown method":           {"hmac", "scheme: {header: X-S, method: md5}", `scheme.method: "md5" is not known: write one of hmac, hash, ed25519`},
+		"unknown digest":           {"hmac", "scheme:\n  header: X-S\n  digest: md5", `line 8: sources.a.scheme.digest: "md5" is not known: write one of sha256, sha1, sha512`},
+		"unknown encoding":         {"hmac", "scheme: {header: X-S, encoding: base32}", "write one of hex, base64, base64url, plain"},
+		"plain signature":          {"hmac", "scheme: {header: X-S, encoding: plain}", "scheme.encoding: only a token is written plainly"},
+		"unknown key form":         {"hmac", "scheme: {header: X-S, key: {form: rot13}}", "scheme.key.form: \"rot13\" is not known: write one of text, base64, hex, sha1, nfkd"},
+		"key of a key pair":        {"hmac", "scheme: {header: X-S, method: ed25519, key: {form: hex}}", "scheme.key: only an hmac has a key"},
+		"plain_else alone":         {"hmac", "scheme: {header: X-S, key: {plain_else: true}}", "scheme.key.plain_else: is of use only"},
+		"secret of another form":   {"hmac", "scheme: {header: X-S, key: {form: hex, strip: [7]}}", "line 3: sources.a: secrets: n cannot be used: the secret is not hexadecimal"},
+		"secret that is no key":    {"hmac", "scheme: {header: X-S, method: ed25519}", "secrets: n cannot be used: it is not an Ed25519 public key"},
+		"unknown place":            {"hmac", "scheme: {in: cookie:x}", `scheme.in: "cookie:x" names nothing that can stand here: write header:NAME, json:PATH, form:FIELD or query:NAME`},
+		"items without separator":  {"hmac", "scheme: {header: X-S, assign: '='}", "scheme.separator: is not set"},
+		"item without assign":      {"hmac", "scheme: {header: X-S, separator: ',', item: v1}", "scheme.assign: is not set"},
+		"skip of keys":             {"hmac", "scheme: {header: X-S, separator: ',', assign: '=', item: v1, skip: 1}", "scheme.skip: counts items that have no keys"},
+		"one group separator":      {"hmac", "scheme: {header: X-S, separator: ',', group: ','}", "scheme.group"},
+		"unknown reference":        {"hmac", "scheme: {header: X-S, message: '{bdy}'}", `scheme.message: "bdy" names no value`},
+		"template not closed":      {"hmac", "scheme: {header: X-S, message: '{body'}", "scheme.message: \"{body\": a { is not closed"},
+		"event in a message":       {"hmac", "scheme: {header: X-S, message: '{body}{root:x}'}", "{root:x} cannot stand here"},
+		"no time":                  {"hmac", "scheme: {header: X-S, message: '{timestamp}.{body}'}", "scheme.timestamp: is not set, and message has {timestamp}"},
+		"time not signed":          {"hmac", "scheme: {header: X-S, timestamp: {from: header:X-T}}", "scheme.timestamp.from: this time is not signed"},
+		"time in the query":        {"hmac", "scheme: {header: X-S, timestamp: {from: query:t}}", "scheme.timestamp.from: this time is not signed"},
+		"time without a place":     {"hmac", "scheme: {header: X-S, timestamp: {unit: ms}}", "scheme.timestamp.from: \"\" names nothing"},
+		"item of a lone signature": {"hmac", "scheme: {header: X-S, message: '{timestamp}{body}', timestamp: {from: item:t}}", "scheme.timestamp.from: item:t is an item"},
+		"item in the message":      {"hmac", "scheme: {header: X-S, message: '{item:n}{body}'}", "scheme.separator: is not set, and message has an {item:...}"},
+		"unknown unit":             {"hmac", "scheme: {header: X-S, message: '{timestamp}{body}', timestamp: {from: header:X-T, unit: us}}", "scheme.timestamp.unit: \"us\" is not known: write one of s, ms, rfc3339, auto"},
+		"body not signed":          {"hmac", "scheme: {header: X-S, message: '{header:X-T}'}", "scheme.body_unsigned: is not set: this scheme proves the sender and not the body"},
+		"body signed":              {"hmac", "scheme: {header: X-S, body_unsigned: true}", "scheme.body_unsigned: the message covers the body"},
+		"digest not signed":        {"hmac", "scheme: {header: X-S, message: '{header:X-T}', body_digest: {from: header:X-D}}", "scheme.body_digest.from: this digest is not signed"},
+		"token":                    {"hmac", "scheme: {header: X-S, method: token}", "scheme.body_unsigned: is not set"},
+		"token with a message":     {"hmac", "scheme: {header: X-S, method: token, body_unsigned: true, message: '{body}'}", "scheme.message: a token signs nothing"},
+		"hash without secret":      {"hmac", "scheme: {header: X-S, method: hash}", "scheme.message: {secret} stands in the message of method hash"},
+		"secret in an hmac":        {"hmac", "scheme: {header: X-S, message: '{secret}{body}'}", "scheme.message: {secret} stands in the message of method hash"},
+		"half a condition":         {"hmac", "scheme: {header: X-S, when: {from: header:X-V}}", "scheme.when.is: is not set"},
+		"url not named":            {"hmac", "scheme: {header: X-S, message: '{url}{body}'}", "sources.a: url: the sender signs the address"},
+		"key choice":               {"hmac", header + "key: webhook-id", "sources.a: key: there is no choice"},
+
+		"unknown body":         {"hmac", header + "events: {body: xml}", "events.body: \"xml\" is not known: write one of json, form, payload"},
+		"constant key":         {"hmac", header + "events: {key: event}", "events.key: \"event\" names everything alike"},
+		"perhaps constant key": {"hmac", header + "events:\n  key: ['{json:id}', 'e[{json:n}]']", "line 8: sources.a.events.key: \"e[{json:n}]\" names everything alike"},
+		"secret in a key":      {"hmac", header + "events: {key: '{secret}'}", "{secret} cannot stand here"},
+		"type in the type":     {"hmac", header + "events: {type: '{type}'}", "events.type: \"{type}\": {type} cannot stand here"},
+		"item without a list":  {"hmac", header + "events: {item: x}", "events.item: is a path in an element"},
+		"no path of a list":    {"hmac", header + "events: {split: entry.*}", "events.split: \"entry.*\" is no path of a list"},
+		"list of the list":     {"hmac", header + "events: {split: '..*.x'}", "is no path of a list"},
+		"time of a header":     {"hmac", header + "events: {occurred: {from: header:X-T}}", "events.occurred.from: \"header:X-T\" names nothing that can stand here: write json:PATH, root:PATH or form:FIELD"},
+		"integer time":         {"hmac", header + "events: {occurred: {from: json:t, unit: integer}}", "events.occurred.unit: \"integer\" is not known"},
+		"kept credential":      {"hmac", header + "events: {headers: [Authorization]}", "events.headers: Authorization holds a credential"},
+		"key of a credential":  {"hmac", header + "events: {key: '{header:cookie}'}", "events.headers: Cookie holds a credential"},
+
+		"no object type":     {"hmac", header + "objects: [{id: '{json:id}'}]", "line 7: sources.a.objects.0.type: is not set"},
+		"no object id":       {"hmac", header + "objects: [{type: x}]", "objects.0.id: is not set"},
+		"header of an event": {"hmac", header + "objects: [{type: x, id: '{header:X-I}'}]", "objects.0.id: \"{header:X-I}\": {header:X-I} cannot stand here, but json:PATH, root:PATH, form:FIELD or type in braces"},
+		"no order":           {"hmac", header + "objects: [{type: x, id: '{json:id}', state: data}]", "objects.0.version: is not set, and neither is events.occurred"},
+		"before nothing":     {"hmac", header + "objects: [{type: x, id: '{json:id}', before: old}]", "objects.0.before: is what changed of the state"},
+		"final what":         {"hmac", header + "objects: [{type: x, id: '{json:id}', final: true}]", "objects.0.final: is about deletes"},
+		"ignored and named":  {"hmac", header + "objects: [{ignored: no, type: x}]", "objects.0.ignored: an ignored event concerns no object"},
+		"never reached":      {"hmac", header + "objects:\n  - {type: x, id: '{json:id}'}\n  - {events: y, type: y, id: '{json:id}'}", "line 9: sources.a.objects.1: is never reached"},
+
+		"challenge without echo": {"hmac", header + "handshake: {challenge: {as: x}}", "handshake.challenge.echo: is not set"},
+		"echo of a body":         {"hmac", header + "handshake: {challenge: {echo: json:x}}", "handshake.challenge.echo: \"json:x\" names nothing that can stand here: write query:NAME or header:NAME"},
+		"token not there":        {"hmac", header + "handshake:\n  challenge:\n    echo: query:c\n    token: {from: query:t, env: NOWHERE}", "line 10: sources.a.handshake.challenge.token: the variable NOWHERE is not set"},
+		"token nowhere":          {"hmac", header + "handshake: {challenge: {echo: query:c, token: {value: v}}}", "handshake.challenge.token: from is not set"},
+		"greeting without when":  {"hmac", header + "handshake: {greeting: {echo: json:challenge}}", "handshake.greeting.when.is: is not set"},
+		"reply that fails":       {"hmac", header + "reply: {status: 410}", "reply.status: 410 would make the sender"},
+		"reply without type":     {"hmac", header + "reply: {body: ok}", "reply.content_type: is not set"},
+		"empty reply with body":  {"hmac", header + "reply: {status: 204, body: ok, content_type: x}", "reply.body: an answer 204 has none"},
+
+		"scheme of a provider":  {"stripe", header, "line 6: sources.a.scheme: stripe signs in its own way"},
+		"events of a provider":  {"stripe", "events: {key: '{json:id}'}", "line 6: sources.a.events: stripe names its events and objects itself: leave this out, or write provider: hmac or standardwebhooks"},
+		"objects of a provider": {"stripe", "objects: [{type: x, id: '{json:id}'}]", "sources.a.objects: stripe names its events"},
+		"reply of a provider":   {"stripe", "reply: {status: 204}", "sources.a.reply: stripe signs in its own way and answers so"},
+		"scheme of a standard":  {"standardwebhooks", header, "sources.a.scheme: standardwebhooks signs in its own way"},
+		"misspelt":              {"hmac", "scheme:\n  header: X-S\n  mesage: x", `line 8: unknown field "mesage"`},
+		"no truth":              {"hmac", "scheme: {header: X-S, body_unsigned: maybe}", "line 6"},
+		"no word":               {"hmac", "scheme: {header: {x: y}}", "line 6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := config.Parse([]byte(declaredSource(tc.who, tc.settings)), environment())
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// All that a scheme can be is sayable, and comes out as it was said.
+func TestDeclaredScheme(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(declaredSource("hmac", `
+schemes:
+  - name: mine
+    header: [X-S, X-S-#]
+    in: [json:sig.nature, form:s, query:s]
+    digest: sha512
+    encoding: base64url
+    prefix: "p="
+    group: " "
+    separator: ","
+    spaces: true
+    assign: "="
+    item: v1
+    key: {form: hex, strip: [a_, b_], plain_else: true}
+    message: "[id:{query:id|lower};]{method}{url}{path}{item:n}{timestamp}{sorted_form}"
+    timestamp: {from: item:t, unit: auto, unchecked: true}
+    when: {from: header:X-V, is: "2"}
+  - {header: X-S, method: hash, message: "{secret}{body}"}
+  - header: X-S
+    message: "{header:X-D}"
+    body_digest: {from: header:X-D, digest: sha1, encoding: base64}
+url: https://hooks.example/webhooks/a
+`)), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := signature.MustRef
+	want := []*signature.Scheme{{
+		Name: "mine", Digest: signature.SHA512, Encoding: signature.Base64URL,
+		Key: signature.Key{Form: signature.KeyHex, Strip: []string{"a_", "b_"}, PlainElse: true},
+		Signature: signature.Layout{In: []signature.Ref{ref("header:X-S"), ref("header:X-S-#"), ref("json:sig.nature"), ref("form:s"), ref("query:s")},
+			Prefix: "p=", Group: " ", Separator: ",", Spaces: true, Assign: "=", Item: "v1"},
+		Timestamp: &signature.Clock{From: ref("item:t"), Unit: signature.Magnitude, Unchecked: true},
+		When:      &signature.Condition{From: ref("header:X-V"), Is: "2"},
+		Message:   signature.MustTemplate("[id:{query:id|lower};]{method}{url}{path}{item:n}{timestamp}{sorted_form}"),
+	}, {
+		Name: "hash-sha256", Method: signature.Hash, Signature: signature.Layout{In: []signature.Ref{ref("header:X-S")}}, Message: signature.MustTemplate("{secret}{body}"),
+	}, {
+		Name: "hmac-sha256", Signature: signature.Layout{In: []signature.Ref{ref("header:X-S")}}, Message: signature.MustTemplate("{header:X-D}"),
+		Body: &signature.BodyDigest{From: ref("header:X-D"), Digest: signature.SHA1, Encoding: signature.Base64},
+	}}
+	got := c.Endpoints()[0].Provider.(*declared.Provider).Schemes()
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b signature.Template) bool { return a.String() == b.String() })); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What belongs to others is kept out of the file: each setting has its variable.
+func TestDeclaredSourceOfVariables(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse(nil, environment("POSTERN_DATABASE_URL=postgres://x", "POSTERN_SOURCES=a", "POSTERN_SOURCES_A_PROVIDER=hmac",
+		"POSTERN_SOURCES_A_SECRETS_0_NAME=n", "POSTERN_SOURCES_A_SECRETS_0_VALUE=v", "POSTERN_SOURCES_A_SCHEME_HEADER=X-S,X-T",
+		"POSTERN_SOURCES_A_SCHEME_METHOD=token", "POSTERN_SOURCES_A_SCHEME_BODY_UNSIGNED=true", "POSTERN_SOURCES_A_EVENTS_KEY={json:id}",
+		"POSTERN_SOURCES_A_OBJECTS_0_TYPE=order", "POSTERN_SOURCES_A_OBJECTS_0_ID={json:id}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := c.Endpoints()[0].Provider.(*declared.Provider).Spec()
+	s := spec.Schemes[0]
+	if s.Method != signature.Token || s.Encoding != signature.Plain || s.Name != "token" || len(s.Signature.In) != 2 || len(spec.Objects) != 1 || len(spec.Events.Key) != 1 {
+		t.Errorf("%+v, %+v", s, spec)
+	}
+	_, err = config.Parse(nil, environment("POSTERN_DATABASE_URL=postgres://x", "POSTERN_SOURCES=a", "POSTERN_SOURCES_A_SCHEME_BODY_UNSIGNED=yes"))
+	if err == nil || !strings.Contains(err.Error(), `POSTERN_SOURCES_A_SCHEME_BODY_UNSIGNED: "yes" is neither true nor false`) {
+		t.Error(err)
+	}
+}
+
+// Senders that keep to Standard Webhooks agree on the signature, and the source says the rest.
+func TestEventsOverStandardWebhooks(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(strings.Replace(declaredSource("standardwebhooks", `
+events: {type: "{json:kind}", headers: [x-more]}
+objects: [{type: order, id: "{json:data.id}"}]
+`), "736563726574", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", 1)), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.Endpoints()[0]
+	d := &provider.Delivery{Header: map[string][]string{"Webhook-Id": {"msg_1"}}, Body: []byte(`{"kind": "k", "data": {"id": "7"}}`)}
+	events, err := e.Provider.Identify(e.Source, d)
+	if err != nil || len(events) != 1 || events[0].Key != "msg_1" || events[0].Type != "k" || events[0].ObjectType != "order" || events[0].ObjectID != "7" {
+		t.Errorf("%+v, %v", events, err)
+	}
+	if headers := strings.Join(e.Provider.Headers(), " "); !strings.Contains(headers, "X-More") || !strings.Contains(headers, "Webhook-Signature") {
+		t.Errorf("headers %s", headers)
+	}
+}
+
+// The printed configuration shows no more of a token than of a secret.
+func TestChallengeTokenIsHidden(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}\nhandshake: {challenge: {echo: query:c, token: {from: query:t, value: s3cret}}}")), environment())
+	if err != nil || strings.Contains(c.String(), "s3cret") || !strings.Contains(c.String(), "query:t") {
+		t.Errorf("%v\n%s", err, c)
+	}
+}

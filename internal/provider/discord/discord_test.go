@@ -1,0 +1,116 @@
+package discord_test
+
+import (
+	"flag"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/discord"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const (
+	ping            = `{"version":1,"application_id":"1234560123453231555","type":0}`
+	interactionPing = `{"id":"1249210000000000001","application_id":"1234560123453231555","type":1,"token":"a-token","version":1}`
+)
+
+func suite() providertest.Suite {
+	return providertest.Suite{
+		Provider: discord.New(),
+		Source: &provider.Source{Name: "discord", Secrets: []provider.Secret{ // key pairs are made of these
+			{Name: "new", Value: []byte("new_for_postern_dev")}, {Name: "old", Value: []byte("old_for_postern_dev")}}},
+		Signature:   "X-Signature-Ed25519",
+		Dated:       true,
+		Tolerance:   15 * time.Minute,
+		ContentKeys: []string{"*"},
+		BadSecrets:  []string{"public key", publicKey[2:], "whsec_" + publicKey},
+		Greetings: []providertest.Greeting{
+			{Name: "webhook events", Sample: provider.Sample{Body: []byte(ping)},
+				Want: &provider.Reply{Status: http.StatusNoContent, Header: http.Header{"Content-Type": {"application/json"}}}},
+			{Name: "interactions", Sample: provider.Sample{Body: []byte(interactionPing)},
+				Want: &provider.Reply{ContentType: "application/json", Body: []byte(`{"type":1}`)}},
+		},
+		Reply: &provider.Reply{Status: http.StatusNoContent},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, suite())
+}
+
+func TestSamplesAreReadAsBefore(t *testing.T) {
+	t.Parallel()
+	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
+}
+
+func TestSamplesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	providertest.AnyOrder(t, suite())
+}
+
+// A ping that was signed with openssl: genpkey -algorithm ed25519, pkeyutl -sign -rawin.
+const (
+	publicKey = "2317e551c20e18f693277e7da193bd630392dc1c606a5173bd5e8ba506b56187"
+	signed    = "4c0be29d78f92987d719509c52b8957ef558e5fc522a95fa7b18f4d41945ce03aaab4443f5b2dd9717a3a3e94c1f2d2f8d9b931a788139f00b620f326d7ef40d"
+)
+
+// Discord tries an address by requests that are signed wrongly. Each must be refused, which the gateway does with 401.
+func TestWrongSignaturesAreRefused(t *testing.T) {
+	t.Parallel()
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte(publicKey)}}}
+	delivery := func(signature, timestamp, body string) *provider.Delivery {
+		return &provider.Delivery{Body: []byte(body), ReceivedAt: time.Unix(1739923528, 0).Add(time.Minute),
+			Header: http.Header{"X-Signature-Timestamp": {timestamp}, "X-Signature-Ed25519": {signature}}}
+	}
+	right := delivery(signed, "1739923528", ping)
+	if v, err := discord.New().Verify(src, right); err != nil || v.Scheme != "discord-ed25519" {
+		t.Fatalf("verify: %+v, %v", v, err)
+	}
+	for name, d := range map[string]*provider.Delivery{
+		"zeros":           delivery(strings.Repeat("0", 128), "1739923528", ping),
+		"short":           delivery(signed[2:], "1739923528", ping),
+		"no hexadecimal":  delivery("g"+signed[1:], "1739923528", ping),
+		"nothing":         delivery("", "1739923528", ping),
+		"no time":         delivery(signed, "", ping),
+		"another time":    delivery(signed, "1739923529", ping),
+		"another body":    delivery(signed, "1739923528", strings.Replace(ping, "0}", "1}", 1)),
+		"a digit shifted": delivery(signed, "173992352", "8"+ping),
+	} {
+		if _, err := discord.New().Verify(src, d); err == nil {
+			t.Errorf("%s: proven", name)
+		}
+	}
+}
+
+// An interaction is kept under its own id, and told from a webhook event of the same number.
+func TestInteraction(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	d := s.Deliver(t, s.Source, provider.Sample{Body: []byte(strings.Replace(interactionPing, `"type":1`, `"type":2`, 1))})
+	if got := discord.New().Greet(s.Source, d); got != nil {
+		t.Errorf("a command is answered as a ping: %+v", got)
+	}
+	e, o, err := s.Observed(t, d)
+	if err != nil || e.Key != "1249210000000000001" || e.ContentKey || e.Type != "interaction.2" || o.Ignored == "" {
+		t.Errorf("%+v, %+v, %v", e, o, err)
+	}
+}
+
+func FuzzIdentify(f *testing.F) {
+	for _, s := range discord.New().Samples() {
+		f.Add(s.Body)
+	}
+	f.Add([]byte(ping))
+	f.Add([]byte(`{"type":1e0,"event":[]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		d := &provider.Delivery{Header: http.Header{}, Body: body}
+		providertest.Sound(t, discord.New(), &provider.Source{}, d)
+		discord.New().Greet(&provider.Source{}, d)
+	})
+}

@@ -1,0 +1,209 @@
+package gitlab_test
+
+import (
+	"flag"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/gitlab"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const (
+	newToken = "whsec_bmV3LXNpZ25pbmctdG9rZW4tb2YtMzItYnl0ZXMuLi4="
+	oldToken = "whsec_b2xkLXNpZ25pbmctdG9rZW4tb2YtMzItYnl0ZXMuLi4="
+)
+
+// signed is the provider as a hook with a signing token uses it.
+func signed() providertest.Suite {
+	return providertest.Suite{
+		Provider: gitlab.New(),
+		Source: &provider.Source{Name: "gitlab", Secrets: []provider.Secret{
+			{Name: "new", Value: []byte(newToken)}, {Name: "old", Value: []byte(oldToken)}}},
+		Signature:  "Webhook-Signature",
+		Dated:      true,
+		BadSecrets: []string{"whsec_", "whsec_not base64!"},
+		// The id is signed, so there always is one. One that cannot be stored names nothing.
+		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
+			d.Header.Set("Webhook-Id", strings.Repeat("x", provider.MaxName+1))
+			d.Header.Del("Idempotency-Key")
+			if err := provider.Seal(src, d, gitlab.New().Schemes()[0], d.ReceivedAt); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+}
+
+// shown is the provider as a hook with a secret token uses it.
+func shown() providertest.Suite {
+	return providertest.Suite{
+		Provider: gitlab.New(),
+		Source: &provider.Source{Name: "gitlab", Secrets: []provider.Secret{
+			{Name: "new", Value: []byte("a new secret token")}, {Name: "old", Value: []byte("an old secret token")}}},
+		Signature:      "X-Gitlab-Token",
+		BodyNotCovered: "proves the sender and nothing of the body",
+		NoKey:          func(_ *testing.T, _ *provider.Source, d *provider.Delivery) { d.Header.Del("Idempotency-Key") },
+	}
+}
+
+func TestConformanceOfSigningToken(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, signed())
+}
+
+func TestConformanceOfSecretToken(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, shown())
+}
+
+func TestSamplesAreReadAsBefore(t *testing.T) {
+	t.Parallel()
+	providertest.Golden(t, signed(), "testdata/samples.golden", *update)
+}
+
+func TestSamplesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	providertest.AnyOrder(t, signed())
+}
+
+// The published vector of Standard Webhooks, whose scheme GitLab says it follows.
+func TestVector(t *testing.T) {
+	t.Parallel()
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")}}}
+	d := &provider.Delivery{Body: []byte(`{"test": 2432232314}`), ReceivedAt: time.Unix(1614265330, 0), Header: http.Header{
+		"Webhook-Id": {"msg_p5jXN8AQM9LWM0D4loKWxJek"}, "Webhook-Timestamp": {"1614265330"},
+		"Webhook-Signature": {"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="}}}
+	if v, err := gitlab.New().Verify(src, d); err != nil || v.Scheme != "gitlab-signing-token" {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// Neither kind of secret stands in for the other.
+func TestSecretsFitOneScheme(t *testing.T) {
+	t.Parallel()
+	signedSuite, shownSuite := signed(), shown()
+	sample := signedSuite.Provider.Samples()[0]
+	onlySigning, onlyShown := signedSuite.Source, shownSuite.Source
+
+	// A signing token is never compared with what is shown: it does not travel, so whoever shows it is not GitLab.
+	d := &provider.Delivery{Header: http.Header{"X-Gitlab-Token": {newToken}}, Body: sample.Body, ReceivedAt: time.Unix(1767258000, 0)}
+	signedSuite.Refused(t, onlySigning, d, provider.WrongSignature)
+	// A secret token signs nothing: every proxy on the way has seen it.
+	d = signedSuite.Deliver(t, &provider.Source{Secrets: []provider.Secret{{Name: "seen", Value: []byte("whsec_YSBuZXcgc2VjcmV0IHRva2Vu")}}}, sample) // "a new secret token"
+	shownSuite.Refused(t, onlyShown, d, provider.WrongSignature)
+	// What a source of the other kind is sent proves nothing.
+	signedSuite.Refused(t, onlySigning, shownSuite.Deliver(t, onlyShown, sample), provider.WrongSignature)
+	shownSuite.Refused(t, onlyShown, signedSuite.Deliver(t, onlySigning, sample), provider.WrongSignature)
+	// A right token does not make up for a signature that is not there, where the source has no token.
+	d = signedSuite.Deliver(t, onlySigning, sample)
+	d.Header.Set("X-Gitlab-Token", "a new secret token")
+	d.Header.Del("Webhook-Signature")
+	signedSuite.Refused(t, onlySigning, d, provider.WrongSignature)
+
+	both := &provider.Source{Secrets: append(slices.Clone(onlySigning.Secrets), onlyShown.Secrets...)}
+	for scheme, d := range map[string]*provider.Delivery{"gitlab-signing-token": signedSuite.Deliver(t, onlySigning, sample), "gitlab-token": shownSuite.Deliver(t, onlyShown, sample)} {
+		if v, err := gitlab.New().Verify(both, d); err != nil || v.Scheme != scheme {
+			t.Errorf("a source with both: %+v, %v, want %s", v, err, scheme)
+		}
+	}
+}
+
+// The token is a credential: it is in no kept header, whatever else is.
+func TestTokenIsNotKept(t *testing.T) {
+	t.Parallel()
+	kept := gitlab.New().Headers()
+	if slices.Contains(kept, "X-Gitlab-Token") {
+		t.Errorf("kept: %q", kept)
+	}
+	for _, name := range []string{"Webhook-Id", "Webhook-Timestamp", "Webhook-Signature", "Idempotency-Key", "X-Gitlab-Event"} {
+		if !slices.Contains(kept, name) {
+			t.Errorf("%s is not kept: %q", name, kept)
+		}
+	}
+}
+
+// A hook that gets a signing token goes on naming its events as before; of two ids the signed one counts.
+func TestKey(t *testing.T) {
+	t.Parallel()
+	s := signed()
+	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
+	if id := d.Header.Get("Webhook-Id"); id == "" || id != d.Header.Get("Idempotency-Key") {
+		t.Errorf("ids %q", d.Header)
+	}
+	e, _, _ := s.Observed(t, d)
+	d.Header.Set("Idempotency-Key", "chosen by a stranger")
+	if again, _, _ := s.Observed(t, d); again.Key != e.Key {
+		t.Errorf("an unsigned header renames event %s to %s", e.Key, again.Key)
+	}
+}
+
+func observed(t *testing.T, body string) provider.Observation {
+	t.Helper()
+	_, o, err := signed().Observed(t, &provider.Delivery{Header: http.Header{"Webhook-Id": {"e"}}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	return o
+}
+
+func TestWhatEventsSay(t *testing.T) {
+	t.Parallel()
+	const without = ", without action oldrev merge_status detailed_merge_status head_pipeline_id source target"
+	for body, want := range map[string]string{
+		`{"object_kind":"issue","project":{"id":1},"object_attributes":{"id":9,"updated_at":"2013-12-03T17:15:43Z","action":"open"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, own, still" + without,
+		`{"object_kind":"issue","project_id":1,"object_attributes":{"id":9,"updated_at":"2013-12-03 17:15:43 UTC","action":"close"}}`: "1 issue 9, at 1386090943000000/1000000, rank 1, own, still" + without,
+		`{"object_kind":"work_item","object_attributes":{"id":9,"updated_at":"2013-12-03 17:15:43.250 UTC"}}`:                         "work_item 9, at 1386090943250000/1000, rank 1, own, still" + without,
+		`{"object_kind":"note","object_attributes":{"id":7}}`:                                                                         "note 7, partial: the event carries no version and no time, so it has no place in the order" + "",
+		`{"object_kind":"deployment","deployment_id":15,"status_changed_at":"2021-04-28 21:50:00 +0200"}`:                             "deployment 15, at 1619639400000000/1000000, rank 1, own, still, without project user",
+		`{"object_kind":"release","action":"update","id":5}`:                                                                          "release 5, partial: the event carries no version and no time, so it has no place in the order",
+		`{"object_kind":"release","action":"delete","id":5}`:                                                                          "release 5, rank 1, deleted, final",
+		`{"object_kind":"build","build_id":1977,"build_status":"running"}`:                                                            "build 1977, partial: the event carries no time of the job's last change",
+		`{"object_kind":"tag_push","project_id":1}`:                                                                                   "ignored: a push names commits, no object that is mirrored",
+		`{"event_name":"user_add_to_group","group_id":3}`:                                                                             "ignored: events of this type concern no object that is mirrored",
+		`{"object_kind":"wiki_page","object_attributes":{"title":"Home","action":"create"}}`:                                          "ignored: events of this type concern no object that is mirrored",
+		`{"object_kind":"issue","object_attributes":{"updated_at":"2013-12-03 17:15:43 UTC","action":"open"}}`:                        "ignored: the event names no object where those of its type do",
+	} {
+		if got := providertest.Summary(observed(t, body), nil); got != want {
+			t.Errorf("%s\n got %s\nwant %s", body, got, want)
+		}
+	}
+}
+
+// Old values are believed only in the terms of the object: GitLab writes times otherwise in changes, and tells of assignees that did
+// not change.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	for changes, want := range map[string]string{
+		`{"title":{"previous":"a","current":"b"},"updated_at":{"previous":"2026-01-01 10:00:00 UTC","current":"2026-01-01 10:04:12 UTC"}}`: `{"title":"a","updated_at":"2026-01-01 10:00:00 UTC"}`,
+		`{"closed_at":{"previous":"2026-01-01 10:00:00 UTC","current":null}}`:                                                              `{"closed_at":"2026-01-01 10:00:00 UTC"}`,
+		`{"title":{"previous":"a","current":"b"},"updated_at":{"previous":"2026-01-01 10:00:00 UTC","current":"2026-01-01T10:04:12Z"}}`:    "",
+		`{"title":{"previous":"a","current":"c"}}`:                                                                                         "",
+		`{"title":{"previous":"a","current":"b"},"assignees":{"previous":[],"current":[{}]}}`:                                              "",
+		`{"title":{"current":"b"}}`: "",
+		`{"title":"b"}`:             "",
+		`{}`:                        "",
+		`[]`:                        "",
+		`null`:                      "",
+	} {
+		o := observed(t, `{"object_kind":"issue","object_attributes":{"id":9,"title":"b","updated_at":"2026-01-01 10:04:12 UTC","action":"update"},"changes":`+changes+`}`)
+		if got := string(o.Before.Raw()); got != want || o.State == nil {
+			t.Errorf("%s: before %s, want %s", changes, got, want)
+		}
+	}
+}
+
+func FuzzIdentify(f *testing.F) {
+	for _, s := range gitlab.New().Samples() {
+		f.Add(s.Body, "id")
+	}
+	s := signed()
+	f.Fuzz(func(t *testing.T, body []byte, id string) {
+		providertest.Sound(t, s.Provider, s.Source, &provider.Delivery{Header: http.Header{"Idempotency-Key": {id}, "X-Gitlab-Event": {id}}, Body: body})
+	})
+}

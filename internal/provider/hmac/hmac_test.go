@@ -1,0 +1,165 @@
+package hmac_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/hmac"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+func suite() providertest.Suite {
+	return providertest.Suite{
+		Provider: hmac.New(),
+		Source: &provider.Source{Name: "hmac", Secrets: []provider.Secret{
+			{Name: "new", Value: []byte("hmac_test_new")}, {Name: "old", Value: []byte("hmac_test_old")}}},
+		Signature: "X-Signature",
+		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
+			t.Helper()
+			body, err := provider.Edit(d.Body, "", func(root map[string]any) { delete(root, "id") })
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := hmac.New().Sign(src, provider.Sample{Body: body}, d.ReceivedAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Header, d.Body = again.Header, again.Body
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, suite())
+}
+
+func TestSamplesAreReadAsBefore(t *testing.T) {
+	t.Parallel()
+	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
+}
+
+func TestSamplesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	providertest.AnyOrder(t, suite())
+}
+
+// What the demo source says in its configuration is what the samples are made for.
+func TestDemoSourceIsTheCommonKind(t *testing.T) {
+	t.Parallel()
+	demo := config.Config{Sources: map[string]*config.Source{"hmac": config.DemoSources()["hmac"]}}
+	e := demo.Endpoints()[0]
+	if err := e.Provider.Check(e.Source); err != nil {
+		t.Fatal(err)
+	}
+	for _, sample := range hmac.New().Samples() {
+		d, err := hmac.New().Sign(e.Source, sample, suiteTime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := hmac.New().Identify(e.Source, d)
+		if _, err := e.Provider.Verify(e.Source, d); err != nil {
+			t.Error(err)
+		}
+		got, err := e.Provider.Identify(e.Source, d)
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v %s", sample.Type, err, diff)
+		}
+		stored := &provider.Stored{Key: got[0].Key, Type: got[0].Type, Body: d.Body}
+		was, is := providertest.Summary(hmac.New().Observe(e.Source, stored)), providertest.Summary(e.Provider.Observe(e.Source, stored))
+		if was != is {
+			t.Errorf("%s: %s, want %s", sample.Type, is, was)
+		}
+	}
+}
+
+func TestChallenges(t *testing.T) {
+	t.Parallel()
+	text := "text/plain; charset=utf-8"
+	meta := setup(t, "meta", "secret")
+	dropbox := setup(t, "dropbox", "secret")
+	for name, tc := range map[string]struct {
+		e     config.Endpoint
+		query string
+		want  *provider.Reply
+	}{
+		"right token":         {meta, "hub.mode=subscribe&hub.verify_token=a+token+of+ours&hub.challenge=1158201444", &provider.Reply{ContentType: text, Body: []byte("1158201444")}},
+		"wrong token":         {meta, "hub.mode=subscribe&hub.verify_token=a+token+of+your&hub.challenge=1158201444", &provider.Reply{Status: http.StatusForbidden, ContentType: text, Body: []byte("the token is not the one that is configured\n")}},
+		"no token":            {meta, "hub.challenge=1158201444", &provider.Reply{Status: http.StatusForbidden, ContentType: text, Body: []byte("the token is not the one that is configured\n")}},
+		"two tokens":          {meta, "hub.challenge=1&hub.verify_token=a+token+of+ours&hub.verify_token=a+token+of+ours", &provider.Reply{Status: http.StatusForbidden, ContentType: text, Body: []byte("the token is not the one that is configured\n")}},
+		"no challenge":        {meta, "hub.verify_token=a+token+of+ours", nil},
+		"without a token":     {dropbox, "challenge=%3Cscript%3E", &provider.Reply{ContentType: text, Body: []byte("<script>")}},
+		"empty":               {dropbox, "challenge=", nil},
+		"none":                {dropbox, "", nil},
+		"too long":            {dropbox, "challenge=" + strings.Repeat("a", 4097), nil},
+		"of another provider": {setup(t, "github", "secret"), "challenge=1", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := tc.e.Provider.(provider.Challenger).Challenge(tc.e.Source, &provider.Delivery{Method: http.MethodGet, Query: tc.query, Header: http.Header{}})
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestGreetingsAndReceipts(t *testing.T) {
+	t.Parallel()
+	slack, xero := setup(t, "slack", "secret"), setup(t, "xero", "secret")
+	greet := func(body string) *provider.Reply {
+		return slack.Provider.(provider.Greeter).Greet(slack.Source, &provider.Delivery{Header: http.Header{}, Body: []byte(body)})
+	}
+	want := &provider.Reply{ContentType: "text/plain; charset=utf-8", Body: []byte("3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P")}
+	if diff := cmp.Diff(want, greet(`{"type": "url_verification", "challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}`)); diff != "" {
+		t.Error(diff)
+	}
+	for _, body := range []string{`{"type": "event_callback", "challenge": "x"}`, `{"challenge": "x"}`, "", "type=url_verification"} {
+		if got := greet(body); got != nil {
+			t.Errorf("%s is greeted with %s", body, got.Body)
+		}
+	}
+	d := &provider.Delivery{Header: http.Header{}, Body: []byte(`{"events": []}`)}
+	if got := xero.Provider.(provider.Acknowledger).Acknowledge(xero.Source, d); got == nil || got.Status != 200 || len(got.Body) != 0 {
+		t.Errorf("receipt %+v", got)
+	}
+	if got := slack.Provider.(provider.Acknowledger).Acknowledge(slack.Source, d); got != nil {
+		t.Errorf("receipt %+v, want none of its own", got)
+	}
+}
+
+func TestEchoInJSONIsEscaped(t *testing.T) {
+	t.Parallel()
+	c := &hmac.Challenge{Echo: hmac.Echo{From: signature.MustRef("header:X-Okta-Verification-Challenge"), Member: "verification"}}
+	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, hmac.Answers{Challenge: c})
+	got := p.Challenge(&provider.Source{}, &provider.Delivery{Header: http.Header{"X-Okta-Verification-Challenge": {`a"b<c`}}})
+	want := &provider.Reply{ContentType: "application/json", Body: []byte(`{"verification":"a\"b\u003cc"}`)}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Where events look alike, each delivery is one, and the same delivery is the same event.
+func TestEveryDelivery(t *testing.T) {
+	t.Parallel()
+	v := vectors(t, "dropbox")[0]
+	e := setup(t, "dropbox", v.Secret)
+	key := func(d *provider.Delivery) string {
+		events, err := e.Provider.Identify(e.Source, d)
+		if err != nil || len(events) != 1 || !events[0].ContentKey {
+			t.Fatalf("%+v, %v", events, err)
+		}
+		return events[0].Key
+	}
+	later := v.delivery()
+	later.ReceivedAt = later.ReceivedAt.Add(1)
+	if key(v.delivery()) != key(v.delivery()) || key(v.delivery()) == key(later) {
+		t.Error("a delivery's key is not its own")
+	}
+}

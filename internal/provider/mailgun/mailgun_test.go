@@ -1,0 +1,135 @@
+package mailgun_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/mailgun"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func suite() providertest.Suite {
+	return providertest.Suite{
+		Provider: mailgun.New(),
+		Source: &provider.Source{Name: "mailgun", Secrets: []provider.Secret{
+			{Name: "new", Value: []byte("mailgun_new")}, {Name: "old", Value: []byte("mailgun_old")}}},
+		InBody:         "signature.signature",
+		Dated:          true,
+		BodyNotCovered: "a time and a random token, and nothing of the event",
+		Covered:        []string{"signature.timestamp", "signature.token"},
+		// Signing writes the signature into the body, and so these bodies anew.
+		Readable: []string{"two documents", "not UTF-8"},
+		NoKey: func(t *testing.T, _ *provider.Source, d *provider.Delivery) {
+			d.Body = edited(t, d.Body, func(body map[string]map[string]any) { delete(body["event-data"], "id") })
+		},
+	}
+}
+
+func edited(t *testing.T, text []byte, edit func(map[string]map[string]any)) []byte {
+	t.Helper()
+	var body map[string]map[string]any
+	if err := json.Unmarshal(text, &body); err != nil {
+		t.Fatal(err)
+	}
+	edit(body)
+	out, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, suite())
+}
+
+func TestSamplesAreReadAsBefore(t *testing.T) {
+	t.Parallel()
+	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
+}
+
+func TestSamplesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	providertest.AnyOrder(t, suite())
+}
+
+// The signature was made with: printf '1767258000random' | openssl dgst -sha256 -hmac mailgun_vector
+func TestVector(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte("mailgun_vector")}}}
+	const right = `{"signature":{"timestamp":"1767258000","token":"random","signature":"0a8992f1c8a05feefb176736c6d005f783c8c1da6ca92aecc3e6382c174ac05c"}}`
+	d := &provider.Delivery{Body: []byte(right), Header: http.Header{}, ReceivedAt: time.Unix(1767258000, 0)}
+	if v, err := s.Provider.Verify(src, d); err != nil || v.SignedAt.Unix() != 1767258000 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	// Time and token are signed without anything between them: a digit that moves from one to the other makes another time.
+	d.Body = []byte(strings.NewReplacer(`"1767258000"`, `"176725800"`, `"random"`, `"0random"`).Replace(right))
+	s.Refused(t, src, d, provider.StaleTimestamp)
+	d.Body = []byte(strings.NewReplacer(`"1767258000"`, `"17672580001"`, `"random"`, `"andom"`).Replace(right))
+	s.Refused(t, src, d, provider.WrongSignature)
+}
+
+// An old signature is worth nothing, which is all that keeps one that was seen from being used for ever.
+func TestSeenSignatureExpires(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
+	d.Body = edited(t, d.Body, func(body map[string]map[string]any) { body["event-data"]["id"] = "forged" })
+	if _, err := s.Provider.Verify(s.Source, d); err != nil {
+		t.Errorf("the event is covered after all, and the documents say it is not: %v", err)
+	}
+	d.ReceivedAt = d.ReceivedAt.Add(provider.DefaultTolerance + time.Second)
+	s.Refused(t, s.Source, d, provider.StaleTimestamp)
+}
+
+// Every recipient of a message has a fate of its own.
+func TestRecipientsAreApart(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
+	_, one, _ := s.Observed(t, d)
+	d.Body = bytes.ReplaceAll(d.Body, []byte("ada@shop.example"), []byte("bob@shop.example"))
+	_, two, _ := s.Observed(t, d)
+	if one.ObjectType != two.ObjectType || one.ObjectID == two.ObjectID || !strings.HasSuffix(two.ObjectID, ":bob@shop.example") {
+		t.Errorf("%+v and %+v", one, two)
+	}
+}
+
+func TestWhatEventsSay(t *testing.T) {
+	t.Parallel()
+	const message = `"message":{"headers":{"message-id":"m"}},"recipient":"r"`
+	for body, want := range map[string]string{
+		`{"event-data":{"id":"e","event":"clicked","timestamp":1767261600.908181,` + message + `}}`:       "clicked: message m:r, at 1767261600908181/1000, rank 1",
+		`{"event-data":{"id":"e","event":"complained","timestamp":1767261600,` + message + `}}`:           "complained: message m:r, at 1767261600000000/1000000, rank 1",
+		`{"event-data":{"id":"e","event":"failed","severity":"permanent","timestamp":1,` + message + `}}`: "failed.permanent: message m:r, at 1000000/1000000, rank 1",
+		`{"event-data":{"id":"e","event":"delivered",` + message + `}}`:                                   "delivered: message m:r, partial: the event carries no version and no time, so it has no place in the order",
+		`{"event-data":{"id":"e","event":"delivered","timestamp":1767261600,"recipient":"r"}}`:            "delivered: ignored: the event names no object where those of its type do",
+		`{"event-data":{"id":"e","event":"list_member_uploaded","timestamp":1767261600}}`:                 "list_member_uploaded: ignored: events of this type concern no message",
+	} {
+		s := suite()
+		e, o, err := s.Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
+		if got := e.Type + ": " + providertest.Summary(o, err); got != want {
+			t.Errorf("%s\n got %s\nwant %s", body, got, want)
+		}
+	}
+}
+
+func FuzzIdentify(f *testing.F) {
+	for _, s := range mailgun.New().Samples() {
+		f.Add(s.Body)
+	}
+	s := suite()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		providertest.Sound(t, s.Provider, s.Source, &provider.Delivery{Header: http.Header{}, Body: body})
+	})
+}

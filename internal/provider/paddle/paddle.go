@@ -1,0 +1,75 @@
+// Package paddle reads the webhooks of Paddle Billing. An event carries its entity whole, as it was at that moment, and the sender
+// asks to be ordered by the event's time. While a secret is replaced a delivery may carry a signature by each.
+package paddle
+
+import (
+	"embed"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+//go:embed samples/*.json
+var files embed.FS
+
+// New returns the provider.
+func New() *declared.Provider { return declared.New(spec) }
+
+// entities are what events are about; the first word of their types.
+var entities = []string{"address", "adjustment", "business", "customer", "discount", "discount_group", "payment_method", "payout", "price", "product", "report", "subscription", "transaction"}
+
+var spec = declared.Spec{
+	Name: "paddle", Title: "Paddle Billing",
+	Schemes: []*signature.Scheme{{
+		Name:      "paddle-h1",
+		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Paddle-Signature")}, Separator: ";", Assign: "=", Item: "h1"},
+		Timestamp: &signature.Clock{From: signature.MustRef("item:ts")},
+		Message:   signature.MustTemplate("{timestamp}:{body}"),
+	}},
+	Events: declared.Events{
+		Key:      declared.Templates("{json:event_id}"),
+		Type:     declared.Templates("{json:event_type}"),
+		Occurred: declared.At("json:occurred_at", declared.RFC3339),
+		// One event is notified to each destination under another id.
+		Omit: []string{"notification_id"},
+	},
+	Objects: objects(),
+	Samples: []provider.Sample{
+		declared.Sample(files, "customer.created", "samples/customer_created.json"),
+		declared.Sample(files, "subscription.created", "samples/subscription_created.json"),
+		declared.Sample(files, "subscription.updated", "samples/subscription_updated.json"),
+		declared.Sample(files, "transaction.completed", "samples/transaction_completed.json"),
+		declared.Sample(files, "payment_method.saved", "samples/payment_method_saved.json"),
+		declared.Sample(files, "payment_method.deleted", "samples/payment_method_deleted.json"),
+	},
+	Vary: declared.Vary{
+		IDs:     []string{"event_id", "notification_id"},
+		Times:   []declared.Time{*declared.At("json:occurred_at", declared.RFC3339), *declared.At("json:data.updated_at", declared.RFC3339)},
+		Objects: []string{"data.id"},
+		Counter: "data.name",
+	},
+	Docs: provider.Docs{
+		Setup: "Under *Developer tools*, *Notifications*, make a destination of type webhook with the ingest URL; the secret is its *secret key* (`pdl_ntfset_...`), whole. " +
+			"Sandbox and live have destinations and secrets of their own; give each a source. Paddle's own Node library takes a signature for 5 s only. Here it is 300 s, as everywhere: " +
+			"a delivery that is sent again in that time is the same event, since its id is signed. Set `tolerance` for less.",
+		Links: []string{"https://developer.paddle.com/webhooks/overview", "https://developer.paddle.com/webhooks/signature-verification", "https://developer.paddle.com/webhooks/about/how-webhooks-work"},
+		Unsure: []string{
+			"That Paddle waits 5 s for an answer.",
+			"That a retry is signed anew, with its own time. If it is not, retries later than the tolerance are refused as stale.",
+			"That `updated_at` of an entity moves with every change. It is not used: events are ordered by `occurred_at`, as Paddle says to.",
+		},
+	},
+}
+
+func objects() []declared.Object {
+	var out []declared.Object
+	for _, entity := range entities {
+		o := declared.Object{Events: []string{entity + ".*"}, Type: declared.Templates(entity), ID: declared.Templates("{json:data.id}"), State: "data"}
+		if entity == "payment_method" { // all others are archived, never deleted
+			o.Deletes = []string{"payment_method.deleted"}
+		}
+		out = append(out, o)
+	}
+	return append(out, declared.Object{Ignored: "events of this type concern no object that is mirrored"})
+}

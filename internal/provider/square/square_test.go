@@ -1,0 +1,108 @@
+package square_test
+
+import (
+	"flag"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/provider/square"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const address = "https://hooks.example/webhooks/square"
+
+func suite() providertest.Suite {
+	return providertest.Suite{
+		Provider: square.New(),
+		Source: &provider.Source{Name: "square", URL: address, Secrets: []provider.Secret{
+			{Name: "new", Value: []byte("square_new")}, {Name: "old", Value: []byte("square_old")}}},
+		Signature: "X-Square-Hmacsha256-Signature",
+		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
+			again, err := square.New().Sign(src, provider.Sample{Body: []byte(`{"merchant_id":"M","type":"payment.created","data":{"type":"payment","id":"p1"}}`)}, d.ReceivedAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			*d = provider.Delivery{Header: again.Header, Body: again.Body, ReceivedAt: d.ReceivedAt}
+		},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, suite())
+}
+
+func TestSamplesAreReadAsBefore(t *testing.T) {
+	t.Parallel()
+	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
+}
+
+func TestSamplesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	providertest.AnyOrder(t, suite())
+}
+
+// The signature was made with: printf '%s' 'https://hooks.example/webhooks/square{"event_id":"e"}' | openssl dgst -sha256 -hmac square_vector -binary | base64
+func TestVector(t *testing.T) {
+	t.Parallel()
+	src := &provider.Source{URL: address, Secrets: []provider.Secret{{Name: "vector", Value: []byte("square_vector")}}}
+	d := &provider.Delivery{Body: []byte(`{"event_id":"e"}`), Header: http.Header{"X-Square-Hmacsha256-Signature": {"0Ux7qjZNkgSg2jlpngbaL5aGltMq2sAZ8E4KG6+tztk="}}}
+	if _, err := square.New().Verify(src, d); err != nil {
+		t.Error(err)
+	}
+	d.Query = "added=later"
+	if _, err := square.New().Verify(src, d); err == nil {
+		t.Error("a query that was not signed passes")
+	}
+}
+
+// said is what an event is read as, in words.
+func said(t *testing.T, body string) string {
+	t.Helper()
+	_, o, err := suite().Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
+	return providertest.Summary(o, err)
+}
+
+func TestWhatEventsSay(t *testing.T) {
+	t.Parallel()
+	head := `{"merchant_id":"M","event_id":"e","created_at":"2026-01-01T00:00:00.000Z",`
+	for body, want := range map[string]string{
+		// The version orders, however late the event is.
+		`"type":"payout.paid","data":{"id":"po_1","object":{"payout":{"id":"po_1","version":7}}}}`: "M payout po_1, at 7/1, rank 1, own",
+		// A booking's and a vendor's data.id is another with each event.
+		`"type":"booking.updated","data":{"id":"b1:3","object":{"booking":{"id":"b1","version":3}}}}`:         "M booking b1, at 3/1, rank 1, own, still",
+		`"type":"vendor.updated","data":{"id":"8f0e","object":{"vendor":{"id":"V1","version":2}}}}`:           "M vendor V1, at 2/1, rank 1, own, still",
+		`"type":"invoice.deleted","data":{"type":"invoice","id":"inv:1","deleted":true}}`:                     "M invoice inv:1, rank 1, deleted, final, no state",
+		`"type":"labor.timecard.deleted","data":{"type":"labor","id":"T1","deleted":true}}`:                   "M timecard T1, rank 1, deleted, final, no state",
+		`"type":"loyalty.account.deleted","data":{"id":"L1","object":{"loyalty_account":{"id":"L1"}}}}`:       "M loyalty_account L1, at 1767225600000000/1000000, rank 1, deleted",
+		`"type":"invoice.updated","data":{"id":"inv:1","object":{"invoice":{"id":"inv:1"}}}}`:                 "M invoice inv:1, partial: the event carries no version and no time, so it has no place in the order",
+		`"type":"order.created","data":{"id":"O1","object":{"order_created":{"order_id":"O1","version":1}}}}`: "M order O1, at 1767225600000000/1000000, partial: the event names the order and its version, and does not carry it",
+		`"type":"location.updated","data":{"type":"Location","id":"S8"}}`:                                     "M location S8, at 1767225600000000/1000000, partial: the event carries no state of its object",
+		// Two events of one change: only the one that is still documented counts, or their bodies would contradict each other.
+		`"type":"dispute.evidence.added","data":{"id":"D1","object":{"dispute":{"dispute_id":"D1","version":2}}}}`: "ignored: Square sends the same change as another event, of the type that replaced this one",
+		`"type":"dispute.evidence.created","data":{"id":"D1","object":{"dispute":{"id":"D1","version":2}}}}`:       "M dispute D1, at 2/1, rank 1, own, still",
+		// Patterns must not catch what only begins like their own.
+		`"type":"customer.custom_attribute.owned.updated","data":{"id":"c","object":{}}}`:                             "ignored: custom attributes are not mirrored",
+		`"type":"gift_card.activity.created","data":{"id":"A","object":{"gift_card_activity":{"id":"A"}}}}`:           "M gift_card_activity A, at 1767225600000000/1000000, rank 1",
+		`"type":"inventory.count.updated","data":{"id":"c","object":{"inventory_counts":[]}}}`:                        "ignored: the event tells counts of items at places, and names no one object",
+		`"type":"webhooks.test_notification","data":{"type":"webhooks","id":"bc368e64-01aa-407e-b46e-3231809b1129"}}`: "ignored: events of this type concern no object that is mirrored",
+	} {
+		if got := said(t, head+body); got != want {
+			t.Errorf("%s\n got %s\nwant %s", body, got, want)
+		}
+	}
+}
+
+func FuzzIdentify(f *testing.F) {
+	for _, s := range square.New().Samples() {
+		f.Add(s.Body)
+	}
+	s := suite()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		providertest.Sound(t, s.Provider, s.Source, &provider.Delivery{Header: http.Header{}, Body: body})
+	})
+}

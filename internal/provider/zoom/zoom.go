@@ -1,0 +1,122 @@
+// Package zoom reads Zoom's webhooks. To verify an address Zoom wants a MAC over a text of its choice, under the very key that signs
+// deliveries: it is made for nobody but who proves by its own signature that it has that key.
+package zoom
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"regexp"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+//go:embed samples/*.json
+var files embed.FS
+
+// New returns the provider.
+func New() *declared.Provider { return declared.New(spec) }
+
+var scheme = &signature.Scheme{
+	Name:      "zoom-v0",
+	Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Zm-Signature")}, Prefix: "v0="},
+	Timestamp: &signature.Clock{From: signature.MustRef("header:X-Zm-Request-Timestamp")},
+	Message:   signature.MustTemplate("v0:{timestamp}:{body}"),
+}
+
+// Why no state is taken from most events.
+const (
+	some       = "Zoom tells a part of the object, and of an update only what changed"
+	occurrence = "what was deleted may be one occurrence of it"
+)
+
+var (
+	meeting = declared.Templates("meeting")
+	webinar = declared.Templates("webinar")
+	user    = declared.Templates("user")
+	id      = declared.Templates("{json:payload.object.id}")
+)
+
+var spec = declared.Spec{
+	Name: "zoom", Title: "Zoom",
+	Schemes: []*signature.Scheme{scheme},
+	Headers: []string{"X-Zm-Trackingid"},
+	Events: declared.Events{
+		Type:     declared.Templates("{json:event}"),
+		Account:  declared.Templates("{json:payload.account_id}"),
+		Occurred: declared.At("json:event_ts", declared.Milliseconds),
+	},
+	Objects: []declared.Object{
+		{Events: []string{"meeting.created", "meeting.updated"}, Type: meeting, ID: id, Partial: some},
+		{Events: []string{"webinar.created", "webinar.updated"}, Type: webinar, ID: id, Partial: some},
+		{Events: []string{"meeting.deleted"}, Type: meeting, ID: id, Partial: occurrence},
+		{Events: []string{"webinar.deleted"}, Type: webinar, ID: id, Partial: occurrence},
+		{Events: []string{"user.created", "user.updated", "user.activated", "user.deactivated"}, Type: user, ID: id, Partial: some},
+		{Events: []string{"user.deleted"}, Type: user, ID: id, Deletes: []string{"user.deleted"}},
+	},
+	Greet: greet,
+	Samples: []provider.Sample{
+		declared.Sample(files, "meeting.created", "samples/meeting_created.json"),
+		declared.Sample(files, "meeting.updated", "samples/meeting_updated.json"),
+		declared.Sample(files, "meeting.participant_joined", "samples/participant_joined.json"),
+		declared.Sample(files, "meeting.deleted", "samples/meeting_deleted.json"),
+		declared.Sample(files, "user.created", "samples/user_created.json"),
+		declared.Sample(files, "user.deleted", "samples/user_deleted.json"),
+	},
+	Vary: declared.Vary{
+		IDs:     []string{"payload.object.participant.participant_uuid"},
+		Times:   []declared.Time{*declared.At("json:event_ts", declared.Milliseconds)},
+		Objects: []string{"payload.object.id"},
+		Counter: "payload.operator",
+	},
+	Docs: provider.Docs{
+		Setup: "In the app's *Feature > Event Subscriptions* (or *Access*) copy the *Secret Token*: that is the secret. Enter the ingest URL as event notification endpoint and press *Validate*; " +
+			"Zoom then sends a text and wants its MAC back, so the source must be configured before. That request is answered only if it is itself signed. Each Zoom account is an account; " +
+			"list those you take under `accounts`, or leave it out for all.",
+		Unsure: []string{
+			"That Zoom signs the request by which it verifies an address like any other. One that is not signed is refused, since whoever could ask for a MAC could sign deliveries.",
+			"That a retry sends the same bytes. Events are named by their content, so a retry with other bytes would be a second event.",
+			"What the events of meetings, webinars and users leave out of the object; they are a reason to look. So is a deleted meeting: of a recurring one it may be one occurrence.",
+			"That a user's id is never given again; no delete is for good.",
+			"The tolerance of 300 s, and how often Zoom tries again.",
+		},
+		Links: []string{"https://developers.zoom.us/docs/api/webhooks/", "https://github.com/zoom/webhook-sample"},
+	},
+}
+
+// plainToken is what Zoom asks about. It fits no text that a signature of a delivery is over: those begin with "v0:".
+var plainToken = regexp.MustCompile(`^[0-9A-Za-z_+/=-]{1,128}$`)
+
+// greet answers the verification of an address by the MAC of Zoom's text. It is asked after the delivery's own signature was
+// verified, and uses the secret that made it and no other.
+func greet(src *provider.Source, d *provider.Delivery) *provider.Reply {
+	body, err := canonical.Parse(d.Body)
+	if err != nil {
+		return nil
+	}
+	event, _ := body.Get("event").Text()
+	plain, _ := body.Get("payload").Get("plainToken").Text()
+	if event != "endpoint.url_validation" || !plainToken.MatchString(plain) {
+		return nil
+	}
+	for _, secret := range src.Secrets {
+		one := *src
+		one.Secrets = []provider.Secret{secret}
+		if _, err := provider.Prove(&one, d, scheme); err != nil {
+			continue
+		}
+		mac := hmac.New(sha256.New, secret.Value)
+		mac.Write([]byte(plain))
+		answer, err := json.Marshal(map[string]string{"plainToken": plain, "encryptedToken": hex.EncodeToString(mac.Sum(nil))})
+		if err != nil {
+			return nil
+		}
+		return &provider.Reply{ContentType: "application/json", Body: answer}
+	}
+	return nil
+}

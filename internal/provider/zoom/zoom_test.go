@@ -1,0 +1,123 @@
+package zoom_test
+
+import (
+	"flag"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/provider/zoom"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const validation = `{"event":"endpoint.url_validation","event_ts":1780304300000,"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`
+
+// The MACs of the token under each secret, made with Python's hmac.
+const (
+	newAnswer = `{"encryptedToken":"12e253b21c9b153e9deaa3cb66de518a8a05cf30e99b5ee47e25522be5e00f50","plainToken":"qgg8vlvZRS6UYooatFL8Aw"}`
+	oldAnswer = `{"encryptedToken":"661de33ce7a30cabd0462858d32c17a4d3daed1ad41938c50e4d2a80c3194025","plainToken":"qgg8vlvZRS6UYooatFL8Aw"}`
+)
+
+func suite() providertest.Suite {
+	return providertest.Suite{
+		Provider: zoom.New(),
+		Source: &provider.Source{Name: "zoom", Secrets: []provider.Secret{
+			{Name: "new", Value: []byte("zoom_new")}, {Name: "old", Value: []byte("zoom_old")}}},
+		Signature:   "X-Zm-Signature",
+		Dated:       true,
+		ContentKeys: []string{"*"},
+		Greetings: []providertest.Greeting{{Name: "endpoint.url_validation", Sample: provider.Sample{Type: "endpoint.url_validation", Body: []byte(validation)},
+			Want: &provider.Reply{ContentType: "application/json", Body: []byte(newAnswer)}}},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	providertest.Run(t, suite())
+}
+
+func TestSamplesAreReadAsBefore(t *testing.T) {
+	t.Parallel()
+	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
+}
+
+func TestSamplesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	providertest.AnyOrder(t, suite())
+}
+
+// The signature was made with Python's hmac.
+func TestVector(t *testing.T) {
+	t.Parallel()
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte("zoom_vector")}}}
+	d := &provider.Delivery{Body: []byte(`{"event":"meeting.started"}`), ReceivedAt: time.Unix(1739923528, 0), Header: http.Header{"X-Zm-Request-Timestamp": {"1739923528"},
+		"X-Zm-Signature": {"v0=fa537a0657be6aecfa0dda02d7c8bd754a516e49d48752fad008a542132bf326"}}}
+	if v, err := zoom.New().Verify(src, d); err != nil || v.Scheme != "zoom-v0" {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+}
+
+// While a secret is changed, the answer is made with the one that the question was signed with.
+func TestValidationIsAnsweredWithTheSecretThatSignedIt(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	old := *s.Source
+	old.Secrets = s.Source.Secrets[1:]
+	d := s.Deliver(t, &old, s.Greetings[0].Sample)
+	if got := zoom.New().Greet(s.Source, d); got == nil || string(got.Body) != oldAnswer {
+		t.Errorf("answer %+v, want %s", got, oldAnswer)
+	}
+}
+
+// No MAC is made for who has no key, whether he is asked for a proof before or not, nor over a text that is signed elsewhere.
+func TestNobodyElseGetsAMAC(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	ask := func(body string, change func(http.Header)) *provider.Reply {
+		d := s.Deliver(t, s.Source, provider.Sample{Body: []byte(body)})
+		change(d.Header)
+		return zoom.New().Greet(s.Source, d)
+	}
+	keep := func(http.Header) {}
+	for name, change := range map[string]func(http.Header){
+		"unsigned":    func(h http.Header) { h.Del("X-Zm-Signature") },
+		"forged":      func(h http.Header) { h.Set("X-Zm-Signature", "v0="+strings.Repeat("0", 64)) },
+		"another day": func(h http.Header) { h.Set("X-Zm-Request-Timestamp", "1700000000") },
+	} {
+		if got := ask(validation, change); got != nil {
+			t.Errorf("%s: %s", name, got.Body)
+		}
+	}
+	if ask(validation, keep) == nil {
+		t.Fatal("signed: no answer")
+	}
+	for _, plain := range []string{`v0:1780304300:{}`, ``, strings.Repeat("a", 129), `a\nb`, `v0:`} {
+		if got := ask(strings.Replace(validation, "qgg8vlvZRS6UYooatFL8Aw", plain, 1), keep); got != nil {
+			t.Errorf("asked about %q: %s", plain, got.Body)
+		}
+	}
+	for _, body := range []string{`{"event":"endpoint.url_validation","payload":{"plainToken":7}}`, `{"event":"meeting.started","payload":{"plainToken":"abc"}}`, `[]`, `{`} {
+		if got := ask(body, keep); got != nil {
+			t.Errorf("%s: %s", body, got.Body)
+		}
+	}
+}
+
+func FuzzIdentify(f *testing.F) {
+	for _, s := range zoom.New().Samples() {
+		f.Add(s.Body)
+	}
+	f.Add([]byte(validation))
+	s := suite()
+	f.Fuzz(func(t *testing.T, body []byte) {
+		d := &provider.Delivery{Header: http.Header{}, Body: body}
+		providertest.Sound(t, zoom.New(), &provider.Source{}, d)
+		if got := zoom.New().Greet(s.Source, d); got != nil {
+			t.Errorf("an unsigned request is answered: %s", got.Body)
+		}
+	})
+}

@@ -1,0 +1,195 @@
+package signature_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// An explanation, word for word: people read it.
+func TestExplanation(t *testing.T) {
+	t.Parallel()
+	r := request("X-Dated", "t=1700000000,v0=00,v1="+datedSum)
+	r.Header.Set("X-Other", "x")
+	got := func(r signature.Request, secrets ...string) []string {
+		var in [][]byte
+		for _, secret := range secrets {
+			in = append(in, []byte(secret))
+		}
+		var out []string
+		for _, step := range dated.Explain(in, r, 0) {
+			mark := "FAIL "
+			if step.OK {
+				mark = "ok "
+			}
+			out = append(out, mark+step.Name+": "+step.Detail)
+		}
+		return out
+	}
+	read := []string{
+		`ok place: looked for the X-Dated header: 86 bytes are there`,
+		`ok item: the item under "t" is no signature of this scheme; it has 10 bytes`,
+		`ok item: the item under "v0" is no signature of this scheme; it has 2 bytes`,
+		`ok signature: looked for 64 hexadecimal digits, HMAC-SHA-256, found 64 hexadecimal digits`,
+		`ok time: item:t is "1700000000", which is 2023-11-14T22:13:20Z`,
+	}
+	right := append(slices.Clone(read), `ok message: {timestamp}.{body} is signed, here 25 bytes: "1700000000.{\"id\":\"evt_1\"}"`)
+	wrong := append(slices.Clone(read), `ok message: {timestamp}.{body} is signed, here 26 bytes: "1700000000.{\"id\":\"evt_1\"}\n"`)
+	spoiled := r
+	spoiled.Body = append(bytes.Clone(r.Body), '\n')
+	tests := []struct {
+		name string
+		got  []string
+		want []string
+	}{
+		{"accepted", got(r, "another", "", datedKey), append(slices.Clone(right),
+			`FAIL secret: secret 1 made no signature that is there`,
+			`FAIL secret: secret 2 cannot be used: it is empty; an empty secret would let anyone sign`,
+			`ok secret: secret 3 made a signature that is there`,
+			`ok age: signed 0s before receipt; 5m0s are allowed, both ways`,
+			`ok verdict: secret 3 made the signature`)},
+		{"a newline too many", got(spoiled, datedKey), append(slices.Clone(wrong),
+			`FAIL secret: secret 1 made no signature that is there`,
+			`FAIL hint: it matches without the newline at the body's end: an editor or a shell added it (printf '%s' and editors in binary mode add none)`,
+			`FAIL verdict: X-Dated header: none of 1 secrets made any of 1 signatures over {timestamp}.{body}, 15 bytes of body`)},
+		{"nothing there", got(with(r, "X-Dated"), datedKey), []string{
+			`FAIL place: looked for the X-Dated header: it is not there. There are: "X-Other"`,
+			`FAIL verdict: no X-Dated header`}},
+		{"another form", got(with(r, "X-Dated", "t=1700000000,v1=63DZ3HlbW3VQ5bJrI5Y1s1KU32pOJnNPShO1/ENl5Kw="), datedKey), []string{
+			`ok place: looked for the X-Dated header: 60 bytes are there`,
+			`ok item: the item under "t" is no signature of this scheme; it has 10 bytes`,
+			`FAIL signature: looked for 64 hexadecimal digits, HMAC-SHA-256, found 44 characters of base64: it is not hexadecimal`,
+			`FAIL verdict: X-Dated header cannot be read: it is not hexadecimal`}},
+	}
+	for _, test := range tests {
+		if diff := cmp.Diff(test.want, test.got); diff != "" {
+			t.Errorf("%s:\n%s", test.name, diff)
+		}
+	}
+}
+
+// Each common mistake is recognised, and by its own words.
+func TestMistakes(t *testing.T) {
+	t.Parallel()
+	const secret, pretty = "whsec_bWFyeSBoYWQgYSBsaXR0bGUgbGFtYiEh", "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": \"x: y, z\"\n}"
+	const compact, python = `{"a":[1,2],"b":"x: y, z"}`, `{"a": [1, 2], "b": "x: y, z"}`
+	plain := signature.Scheme{Name: "plain", Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
+	prefixed, sixtyFour, sha1 := plain, plain, plain
+	prefixed.Signature.Prefix, sixtyFour.Encoding, sha1.Digest = "sha256=", signature.Base64, signature.SHA1
+	decoded, withURL, hash := plain, plain, plain
+	decoded.Key, withURL.Message = whsec, text("{url}{body}")
+	hash.Method, hash.Message = signature.Hash, text("{secret}{body}")
+	hexKeyed := plain
+	hexKeyed.Key = hexed
+	type side struct {
+		scheme            signature.Scheme
+		secret, url, body string
+	}
+	tests := map[string]struct {
+		sent, got side
+		want      string
+	}{
+		"newline added":    {side{plain, secret, "", compact}, side{plain, secret, "", compact + "\n"}, "without the newline at the body's end"},
+		"newline removed":  {side{plain, secret, "", compact + "\n"}, side{plain, secret, "", compact}, "with a newline after the body"},
+		"CR LF removed":    {side{plain, secret, "", compact + "\r\n"}, side{plain, secret, "", compact}, "with CR and LF after the body"},
+		"CR LF for LF":     {side{plain, secret, "", "a\nb"}, side{plain, secret, "", "a\r\nb"}, "with LF for each CR LF"},
+		"LF for CR LF":     {side{plain, secret, "", "a\r\nb"}, side{plain, secret, "", "a\nb"}, "with CR LF for each LF"},
+		"BOM":              {side{plain, secret, "", compact}, side{plain, secret, "", "\xef\xbb\xbf" + compact}, "without the byte order mark"},
+		"base64 body":      {side{plain, secret, "", compact}, side{plain, secret, "", base64.StdEncoding.EncodeToString([]byte(compact))}, "with the body decoded from base64"},
+		"JSON indented":    {side{plain, secret, "", compact}, side{plain, secret, "", pretty}, "with the JSON written without spaces"},
+		"JSON compacted":   {side{plain, secret, "", pretty}, side{plain, secret, "", compact}, "with the JSON indented by two spaces"},
+		"curl -d @file":    {side{plain, secret, "", pretty}, side{plain, secret, "", strings.ReplaceAll(pretty, "\n", "")}, "with the JSON indented by two spaces"},
+		"JSON from Python": {side{plain, secret, "", python}, side{plain, secret, "", compact}, "with the JSON written as Python does"},
+		"line breaks":      {side{plain, secret, "", "ab"}, side{plain, secret, "", "a\r\nb\n"}, "without the line breaks"},
+		"space at secret":  {side{plain, secret, "", compact}, side{plain, " " + secret + "\n", "", compact}, "without the white space around the secret"},
+		"quoted secret":    {side{plain, secret, "", compact}, side{plain, `"` + secret + `"`, "", compact}, "without the quotes around the secret"},
+		"secret's prefix":  {side{plain, "abc", "", compact}, side{plain, "key_abc", "", compact}, "without the secret's prefix"},
+		"prefix cut off":   {side{plain, secret, "", compact}, side{plain, secret[6:], "", compact}, `with "whsec_" before the secret`},
+		"secret is text":   {side{plain, secret, "", compact}, side{decoded, secret, "", compact}, "with the secret taken as it stands"},
+		"secret is base64": {side{decoded, secret, "", compact}, side{plain, secret, "", compact}, "with the secret decoded from base64, without its prefix"},
+		"secret is hex":    {side{hexKeyed, hexKey, "", compact}, side{plain, hexKey, "", compact}, "with the secret decoded from hexadecimal"},
+		"https":            {side{withURL, secret, "https://a.example/x", compact}, side{withURL, secret, "http://a.example/x", compact}, "with https for http"},
+		"http":             {side{withURL, secret, "http://a.example/x", compact}, side{withURL, secret, "https://a.example/x", compact}, "with http for https"},
+		"slash":            {side{withURL, secret, "https://a.example/x/?a=1", compact}, side{withURL, secret, "https://a.example/x?a=1", compact}, "a slash at the end of the url's path"},
+		"no slash":         {side{withURL, secret, "https://a.example/x", compact}, side{withURL, secret, "https://a.example/x/", compact}, "a slash at the end of the url's path"},
+		"query":            {side{withURL, secret, "https://a.example/x", compact}, side{withURL, secret, "https://a.example/x?a=1", compact}, "without the query of the url"},
+		"port":             {side{withURL, secret, "https://a.example:443/x", compact}, side{withURL, secret, "https://a.example/x", compact}, "the port in the url"},
+		"prefix":           {side{prefixed, secret, "", compact}, side{plain, secret, "", compact}, `as 64 hexadecimal digits, HMAC-SHA-256, after "sha256="`},
+		"no prefix":        {side{plain, secret, "", compact}, side{prefixed, secret, "", compact}, "as 64 hexadecimal digits, HMAC-SHA-256"},
+		"base64":           {side{sixtyFour, secret, "", compact}, side{plain, secret, "", compact}, "as 44 characters of base64, HMAC-SHA-256"},
+		"SHA-1":            {side{sha1, secret, "", compact}, side{plain, secret, "", compact}, "as 40 hexadecimal digits, HMAC-SHA-1"},
+		"hash, newline":    {side{hash, secret, "", compact}, side{hash, secret, "", compact + "\n"}, "without the newline at the body's end"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent := signature.Request{URL: test.sent.url, Header: http.Header{}, Body: []byte(test.sent.body), ReceivedAt: time.Unix(signedAt, 0)}
+			if err := test.sent.scheme.Sign([]byte(test.sent.secret), &sent, sent.ReceivedAt); err != nil {
+				t.Fatal(err)
+			}
+			got := sent
+			got.URL, got.Body = test.got.url, []byte(test.got.body)
+			secrets := [][]byte{[]byte("another"), []byte(test.got.secret)}
+			if _, err := verify(t, &test.got.scheme, secrets, got, 0); err == nil {
+				t.Fatal("accepted as it is")
+			}
+			var hints []string
+			for _, step := range test.got.scheme.Explain(secrets, got, 0) {
+				if step.Name == "hint" {
+					hints = append(hints, step.Detail)
+				}
+			}
+			if len(hints) != 1 || !strings.HasPrefix(hints[0], "it matches "+test.want) && !strings.Contains(hints[0], test.want) {
+				t.Errorf("hints %q; want %q", hints, test.want)
+			}
+			if string(got.Body) != test.got.body {
+				t.Error("the body was changed by looking for mistakes")
+			}
+		})
+	}
+}
+
+// What is only forged, or lacks its signature, gives no hint.
+func TestNoHintForTheForged(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, row row) {
+		r := row.delivery(row.body)
+		r.ReceivedAt = time.Unix(signedAt, 0)
+		for _, signed := range []bool{false, true} {
+			if signed {
+				if err := row.Sign([]byte("forged"+signature.DemoMark), &r, r.ReceivedAt); err != nil && row.Method != signature.RSA {
+					t.Fatal(err)
+				}
+			}
+			for _, step := range row.Explain([][]byte{[]byte(row.key())}, r, 0) {
+				if step.Name == "hint" {
+					t.Errorf("signed %t: %s", signed, step.Detail)
+				}
+			}
+		}
+	})
+}
+
+// The body that a signed digest is of may be spoiled too.
+func TestSpoiledDigest(t *testing.T) {
+	t.Parallel()
+	row := catalogue()["Twilio JSON"]
+	r, _ := signedRow(t, "Twilio JSON")
+	r.Body = append(r.Body, '\n')
+	steps := row.Explain([][]byte{[]byte(row.key())}, r, 0)
+	names := []string{}
+	for _, step := range steps {
+		names = append(names, step.Name)
+	}
+	if !slices.Equal(names[len(names)-3:], []string{"body", "hint", "verdict"}) || steps[len(steps)-1].OK {
+		t.Errorf("%+v", steps)
+	}
+}

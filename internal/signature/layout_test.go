@@ -1,0 +1,293 @@
+package signature_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// signedRow is a row's delivery, signed at signedAt and received then, and a function that verifies it.
+func signedRow(t *testing.T, name string) (r signature.Request, verifies func(signature.Request) signature.Problem) {
+	t.Helper()
+	row := catalogue()[name]
+	row.Name = name
+	if row.body == "" {
+		row.body = jsonBody
+	}
+	r = row.delivery(row.body)
+	r.ReceivedAt = time.Unix(signedAt, 0)
+	if err := row.Sign([]byte(row.key()), &r, r.ReceivedAt); err != nil {
+		t.Fatal(err)
+	}
+	return r, func(r signature.Request) signature.Problem {
+		t.Helper()
+		_, err := verify(t, &row.Scheme, [][]byte{[]byte(row.key())}, r, 0)
+		return problem(err)
+	}
+}
+
+func with(r signature.Request, name string, values ...string) signature.Request {
+	r.Header = r.Header.Clone()
+	delete(r.Header, name)
+	if len(values) > 0 {
+		r.Header[name] = values
+	}
+	return r
+}
+
+// Headers as senders may write them, and as they may not.
+func TestLayouts(t *testing.T) {
+	t.Parallel()
+	sum, zeros := strings.Repeat("ab", 32), strings.Repeat("00", 32)
+	tests := []struct {
+		row, header string
+		change      func(value string) string
+		want        signature.Problem
+	}{
+		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.TrimPrefix(v, "sha256=") }, signature.Malformed},
+		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.Replace(v, "sha256=", "sha1=", 1) }, signature.Malformed},
+		{"GitHub", "X-Hub-Signature-256", func(v string) string { return strings.Replace(v, "sha256=", "SHA256=", 1) }, signature.Malformed},
+		{"GitHub", "X-Hub-Signature-256", strings.ToUpper, signature.Malformed}, // the prefix too
+		{"WorkOS", "Workos-Signature", func(v string) string { return strings.Replace(v, ",", ", ", 1) }, 0},
+		{"Stripe", "Stripe-Signature", func(v string) string { return strings.Replace(v, ",", ", ", 1) }, signature.Malformed},
+		{"Cronofy", "Cronofy-Hmac-Sha256", func(v string) string { return "AAAA," + v + ",x" }, 0},
+		{"Cronofy", "Cronofy-Hmac-Sha256", func(v string) string { return v + "," }, 0},
+		{"CircleCI", "Circleci-Signature", func(v string) string { return strings.Replace(v, "v1=", "v2=", 1) }, signature.Malformed},
+		{"CircleCI", "Circleci-Signature", func(v string) string { return "v2=00," + v }, 0},
+		{"Persona", "Persona-Signature", func(v string) string { return "t=1700000000,v1=" + sum + " " + v }, 0},
+		{"Persona", "Persona-Signature", func(v string) string { return v + " t=1,v1=" + sum }, 0},
+		{"Persona", "Persona-Signature", func(v string) string { return v + " t=x,v1=" + sum }, 0},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Replace(v, "t=1700000000", "t=1", 1) + " t=1700000000,v1=" + sum }, signature.Wrong},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Replace(v, ",", " ", 1) }, signature.Malformed},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("t=1,v1=00 ", 7) + v }, 0},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("t=1,v1=00 ", 8) + v }, signature.Malformed},
+		{"Persona", "Persona-Signature", func(v string) string { return strings.Repeat("x ", 8) + v }, signature.Malformed},
+		{"Recurly", "Recurly-Signature", func(v string) string { return v + "," + zeros }, 0},
+		{"Recurly", "Recurly-Signature", func(v string) string { return strings.Replace(v, ",", ","+zeros+",", 1) }, 0},
+		{"Recurly", "Recurly-Signature", func(v string) string { return "1700000000" }, signature.Malformed},
+		{"Recurly", "Recurly-Signature", func(v string) string { _, sum, _ := strings.Cut(v, ","); return sum }, signature.Malformed},
+		{"Recurly", "Recurly-Signature", func(v string) string { return "1700000000000" + strings.TrimPrefix(v, "1700000000") }, signature.Wrong},
+		{"Standard Webhooks", "Webhook-Signature", func(v string) string { return "v1,AAAA v1a,BBBB " + v + " v2,CCCC" }, 0},
+		{"Standard Webhooks", "Webhook-Signature", func(v string) string { return strings.Replace(v, "v1,", "v1a,", 1) }, signature.Malformed},
+		{"Standard Webhooks v1a", "Webhook-Signature", func(v string) string { return "v1,AAAA " + strings.Repeat("v1a,AAAA ", 7) + v }, 0},
+		{"Standard Webhooks v1a", "Webhook-Signature", func(v string) string { return strings.Repeat("v1a,AAAA ", 8) + v }, signature.Malformed},
+		{"Sanity", "Sanity-Webhook-Signature", func(v string) string { return v + "=" }, 0},
+		{"Slack", "X-Slack-Request-Timestamp", func(string) string { return "1700000001" }, signature.Wrong},
+		{"Slack", "X-Slack-Request-Timestamp", func(string) string { return "\x00\x1b[31m" + strings.Repeat("x", 1000) }, signature.Malformed},
+		{"Twitch", "Twitch-Eventsub-Message-Timestamp", func(string) string { return "2023-11-14 22:13:20" }, signature.Malformed},
+		{"HubSpot v2", "X-Hubspot-Signature-Version", func(string) string { return "v1" }, signature.Missing},
+		{"HubSpot v1", "X-Hubspot-Signature-Version", func(string) string { return "v2" }, signature.Missing},
+		{"GitLab token", "X-Gitlab-Token", func(v string) string { return v + " " }, signature.Wrong},
+		{"Basic", "Authorization", func(v string) string { return strings.Replace(v, "Basic", "Bearer", 1) }, signature.Malformed},
+		{"SendGrid", "X-Twilio-Email-Event-Webhook-Signature", func(v string) string { return "AAAA" }, signature.Wrong},
+		{"Discord", "X-Signature-Ed25519", func(v string) string { return v[2:] }, signature.Malformed},
+		{"Discord", "X-Signature-Ed25519", func(v string) string { return strings.Repeat("00", 64) }, signature.Wrong},
+	}
+	for i, test := range tests {
+		r, verifies := signedRow(t, test.row)
+		value := r.Header.Get(test.header)
+		changed := test.change(value)
+		if got := verifies(with(r, test.header, changed)); got != test.want {
+			t.Errorf("%d: %s: %s: problem %d, want %d", i, test.row, changed, got, test.want)
+		}
+	}
+}
+
+// What is signed beside the body and is not there, or is there twice, makes a signature that cannot be read; the answer names it.
+func TestWhatIsSignedMustBeThere(t *testing.T) {
+	t.Parallel()
+	for name, header := range map[string]string{"Standard Webhooks": "Webhook-Id", "Twitch": "Twitch-Eventsub-Message-Id", "Klaviyo": "Klaviyo-Timestamp",
+		"Slack": "X-Slack-Request-Timestamp", "Discord": "X-Signature-Timestamp"} {
+		row := catalogue()[name]
+		r, verifies := signedRow(t, name)
+		value := r.Header.Get(header)
+		for what, spoiled := range map[string]signature.Request{"none": with(r, header), "empty": with(r, header, ""), "two": with(r, header, value, value)} {
+			if got := verifies(spoiled); got != signature.Malformed {
+				t.Errorf("%s: %s: problem %d", name, what, got)
+			}
+			if _, err := row.Verify([][]byte{[]byte(row.key())}, spoiled, 0); err == nil || !strings.Contains(err.Error(), header) {
+				t.Errorf("%s: %s: %v does not name the header", name, what, err)
+			}
+		}
+	}
+}
+
+// DocuSign numbers its headers, one for each key. A key that was deleted leaves a gap.
+func TestNumberedHeaders(t *testing.T) {
+	t.Parallel()
+	r, verifies := signedRow(t, "DocuSign")
+	const first = "X-Docusign-Signature-1"
+	right := r.Header.Get(first)
+	wrong := strings.Repeat("A", len(right)-1) + "="
+	moved := func(name string) signature.Request { return with(with(r, first), name, right) }
+	all := with(r, first)
+	for n := range 99 {
+		all.Header[strings.TrimSuffix(first, "1")+string([]rune{rune('0' + (n+1)/10), rune('0' + (n+1)%10)})] = []string{wrong}
+	}
+	for name, test := range map[string]struct {
+		r    signature.Request
+		want signature.Problem
+	}{
+		"first":              {r, 0},
+		"second of two":      {with(with(r, first, wrong), "X-Docusign-Signature-2", right), 0},
+		"after a gap":        {moved("X-Docusign-Signature-7"), 0},
+		"last":               {moved("X-Docusign-Signature-100"), 0},
+		"beyond the last":    {moved("X-Docusign-Signature-101"), signature.Missing},
+		"zero":               {moved("X-Docusign-Signature-0"), signature.Missing},
+		"leading zero":       {moved("X-Docusign-Signature-01"), signature.Missing},
+		"no number":          {moved("X-Docusign-Signature-X"), signature.Missing},
+		"none":               {with(r, first), signature.Missing},
+		"twice one number":   {with(r, first, right, right), signature.Malformed},
+		"unreadable and one": {with(r, "X-Docusign-Signature-2", "!"), 0},
+		"only unreadable":    {with(r, first, "!"), signature.Malformed},
+		"many wrong":         {all, signature.Missing}, // 01 to 09 are no numbers; the others are
+	} {
+		want := test.want
+		if name == "many wrong" {
+			want = signature.Wrong
+		}
+		if got := verifies(test.r); got != want {
+			t.Errorf("%s: problem %d, want %d", name, got, want)
+		}
+	}
+}
+
+// Box signs with two keys, each in a header of its own; either is enough.
+func TestTwoHeaders(t *testing.T) {
+	t.Parallel()
+	r, verifies := signedRow(t, "Box")
+	const primary, secondary = "Box-Signature-Primary", "Box-Signature-Secondary"
+	right := r.Header.Get(primary)
+	wrong := strings.Repeat("A", len(right)-1) + "="
+	for name, test := range map[string]struct {
+		r    signature.Request
+		want signature.Problem
+	}{
+		"secondary":      {with(with(r, primary), secondary, right), 0},
+		"one of two":     {with(with(r, primary, wrong), secondary, right), 0},
+		"other of two":   {with(r, secondary, wrong), 0},
+		"both wrong":     {with(with(r, primary, wrong), secondary, wrong), signature.Wrong},
+		"neither":        {with(r, primary), signature.Missing},
+		"one is doubled": {with(r, secondary, wrong, wrong), signature.Malformed},
+	} {
+		if got := verifies(test.r); got != test.want {
+			t.Errorf("%s: problem %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+// Mercado Pago leaves out of its manifest what it did not send; what it signed without a part, it did not sign with it.
+func TestAbsentSegments(t *testing.T) {
+	t.Parallel()
+	row := catalogue()["Mercado Pago"]
+	row.Name = "Mercado Pago"
+	requests := map[string]signature.Request{}
+	for name, url := range map[string]string{"with": "https://a.example/?data.id=AB-7", "without": "https://a.example/?x=1", "lower": "https://a.example/?data.id=ab-7"} {
+		for _, id := range []string{"", "r-1"} {
+			r := signature.Request{URL: url, Header: http.Header{}, Body: []byte("{}"), ReceivedAt: time.Unix(signedAt, 0)}
+			if id != "" {
+				r.Header.Set("X-Request-Id", id)
+			}
+			if err := row.Sign([]byte("key"), &r, r.ReceivedAt); err != nil {
+				t.Fatal(err)
+			}
+			requests[name+id] = r
+		}
+	}
+	for signed, r := range requests {
+		for sent, other := range requests {
+			got, _ := row.Verify([][]byte{[]byte("key")}, with(other, "X-Signature", r.Header.Get("X-Signature")), 0)
+			same := strings.Replace(signed, "lower", "with", 1) == strings.Replace(sent, "lower", "with", 1)
+			if got.SignedAt.IsZero() == same {
+				t.Errorf("signed %s, sent %s: accepted %t", signed, sent, !same)
+			}
+		}
+	}
+}
+
+// Several schemes may share a header: each is present where the header holds something of its own.
+func TestPresent(t *testing.T) {
+	t.Parallel()
+	rows := catalogue()
+	tests := []struct {
+		row, header, value string
+		want               bool
+	}{
+		{"Standard Webhooks", "Webhook-Signature", "v1,AAAA", true},
+		{"Standard Webhooks", "Webhook-Signature", "v1a,AAAA", false},
+		{"Standard Webhooks v1a", "Webhook-Signature", "v1,AAAA v1a,AAAA", true},
+		{"Standard Webhooks v1a", "Webhook-Signature", "v1,AAAA", false},
+		{"GitHub", "X-Hub-Signature-256", "sha1=00", false},
+		{"GitHub", "X-Hub-Signature-256", "sha256=no hexadecimal", true},
+		{"GitHub", "X-Hub-Signature-256", "", false},
+		{"GitHub", "X-Hub-Signature-256", "sha256=" + strings.Repeat("0", 9000), true}, // Verify says what is wrong
+		{"Basic", "Authorization", "Bearer x", false},
+		{"Basic", "Authorization", "Basic x", true},
+		{"HubSpot v1", "X-Hubspot-Signature", "00", false},   // no version
+		{"Twilio JSON", "X-Twilio-Signature", "AAAA", false}, // no digest in the URL
+		{"Twilio", "X-Twilio-Signature", "AAAA", true},
+		{"Persona", "Persona-Signature", "x t=1,v1=00", true},
+	}
+	for _, test := range tests {
+		row := rows[test.row]
+		r := signature.Request{URL: publicURL, Header: http.Header{test.header: {test.value}}}
+		if got := row.Present(r); got != test.want {
+			t.Errorf("%s: %.40q: %t", test.row, test.value, got)
+		}
+	}
+}
+
+// Braintree names whose signature each is; its newer programs sign the payload with a newline after it.
+func TestKeyedByWho(t *testing.T) {
+	t.Parallel()
+	r, verifies := signedRow(t, "Braintree")
+	row := catalogue()["Braintree"]
+	newline := row.Scheme
+	newline.Message, newline.Or = newline.Or[0], nil
+	other := signature.Request{Body: []byte(row.body), ReceivedAt: r.ReceivedAt}
+	if err := newline.Sign([]byte(row.key()), &other, r.ReceivedAt); err != nil {
+		t.Fatal(err)
+	}
+	if got := verifies(other); got != 0 {
+		t.Errorf("with a newline: problem %d", got)
+	}
+	r.Body = []byte(strings.Replace(string(r.Body), "bt_signature=", "bt_signature=somebody%7C"+strings.Repeat("00", 20)+"%26me", 1))
+	if got := verifies(r); got != 0 {
+		t.Errorf("second of two: problem %d", got)
+	}
+}
+
+// A signature over an address that holds the body's digest proves no other body, not even an empty form.
+func TestDigestInTheAddressCounts(t *testing.T) {
+	t.Parallel()
+	r, verifies := signedRow(t, "Twilio JSON")
+	form := catalogue()["Twilio"]
+	r.Body = nil
+	if got := verifies(r); got != signature.Wrong {
+		t.Errorf("as JSON: problem %d", got)
+	}
+	if _, err := form.Verify([][]byte{[]byte(form.key())}, r, 0); problem(err) != signature.Missing || form.Present(r) {
+		t.Errorf("as a form: %v", err)
+	}
+}
+
+// Nothing a stranger writes makes an answer long, or brings a control character into a log.
+func TestAnswersAreShort(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, row row) {
+		if row.Signature.In[0].Kind != signature.Header {
+			return
+		}
+		long := strings.Repeat("\x1b]\u202e\n=,;\"'|", 500)
+		r := row.delivery(row.body)
+		for _, header := range []string{row.Signature.In[0].Name, "X-Slack-Request-Timestamp", "Webhook-Timestamp", "Webhook-Id"} {
+			r.Header.Set(strings.Replace(header, "#", "1", 1), row.Signature.Prefix+row.Signature.Item+row.Signature.Assign+long)
+		}
+		if _, err := verify(t, &row.Scheme, [][]byte{[]byte(row.key())}, r, 0); err == nil || len(err.Error()) > 400 {
+			t.Errorf("%d bytes: %v", len(err.Error()), err)
+		}
+	})
+}

@@ -1,0 +1,313 @@
+package deploy_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// kustomization is the part of kustomization.yaml that we use.
+type kustomization struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Namespace  string
+	Labels     []struct {
+		Pairs            map[string]string
+		IncludeSelectors bool `yaml:"includeSelectors"`
+	}
+	Resources []string
+	Images    []struct {
+		Name    string
+		NewName string `yaml:"newName"`
+		NewTag  string `yaml:"newTag"`
+	}
+	GeneratorOptions struct {
+		DisableNameSuffixHash bool `yaml:"disableNameSuffixHash"`
+	} `yaml:"generatorOptions"`
+	ConfigMaps []generator `yaml:"configMapGenerator"`
+	Secrets    []generator `yaml:"secretGenerator"`
+}
+
+type generator struct {
+	Name            string
+	Files, Literals []string
+}
+
+// manifest is the part of an object that others refer to.
+type manifest struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   struct {
+		Name   string
+		Labels map[string]string
+	}
+	Spec struct {
+		Selector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+			Component   string            `yaml:"app.kubernetes.io/component"`
+		}
+		PodSelector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		} `yaml:"podSelector"`
+		Template *podTemplate
+		Ports    []struct {
+			TargetPort string `yaml:"targetPort"`
+		}
+		Ingress []struct{ Ports []struct{ Port string } }
+		Rules   []struct {
+			HTTP struct {
+				Paths []struct {
+					Backend struct {
+						Service struct {
+							Name string
+							Port struct{ Name string }
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+type podTemplate struct {
+	Metadata struct{ Labels map[string]string }
+	Spec     struct {
+		SecurityContext struct {
+			RunAsNonRoot bool `yaml:"runAsNonRoot"`
+			RunAsUser    int  `yaml:"runAsUser"`
+		} `yaml:"securityContext"`
+		AutomountServiceAccountToken *bool `yaml:"automountServiceAccountToken"`
+		TerminationGracePeriod       int   `yaml:"terminationGracePeriodSeconds"`
+		Containers                   []podContainer
+		Volumes                      []struct {
+			Name      string
+			ConfigMap struct{ Name string } `yaml:"configMap"`
+			Secret    struct {
+				SecretName string `yaml:"secretName"`
+			}
+		}
+	}
+}
+
+type podContainer struct {
+	Name, Image string
+	Args        []string
+	Ports       []struct{ Name string }
+	Env         []struct {
+		Name      string
+		ValueFrom struct {
+			ConfigMapKeyRef struct{ Name, Key string } `yaml:"configMapKeyRef"`
+		} `yaml:"valueFrom"`
+	}
+	SecurityContext struct {
+		AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
+		ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
+		Capabilities             struct{ Drop []string }
+	} `yaml:"securityContext"`
+	ReadinessProbe probe `yaml:"readinessProbe"`
+	LivenessProbe  probe `yaml:"livenessProbe"`
+	VolumeMounts   []struct {
+		Name      string
+		MountPath string `yaml:"mountPath"`
+	} `yaml:"volumeMounts"`
+}
+
+type probe struct {
+	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+}
+
+// cluster is what the example makes.
+type cluster struct {
+	kustomization
+	objects map[string]manifest
+	secrets string
+}
+
+func readCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{objects: map[string]manifest{}, secrets: allSecrets(t)}
+	dir := deployed("kubernetes", "overlays", "example")
+	c.kustomization = c.readDir(t, dir)
+	return c
+}
+
+// readDir reads a folder's kustomization and every object that it and those below it name.
+func (c *cluster) readDir(t *testing.T, dir string) kustomization {
+	t.Helper()
+	k := documents[kustomization](t, filepath.Join(dir, "kustomization.yaml"), true)[0]
+	for _, resource := range k.Resources {
+		path := filepath.Join(dir, resource)
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			c.readDir(t, path)
+			continue
+		}
+		for _, m := range documents[manifest](t, path, false) {
+			key := m.Kind + "/" + m.Metadata.Name
+			if _, twice := c.objects[key]; twice || m.APIVersion == "" || m.Metadata.Name == "" {
+				t.Errorf("%s: %s is there twice, or without a version or name", path, key)
+			}
+			c.objects[key] = m
+		}
+	}
+	return k
+}
+
+func (c *cluster) pods() map[string]*podTemplate {
+	out := map[string]*podTemplate{}
+	for key, m := range c.objects {
+		if m.Spec.Template != nil {
+			out[key] = m.Spec.Template
+		}
+	}
+	return out
+}
+
+func TestKubernetesObjectsFitTogether(t *testing.T) {
+	t.Parallel()
+	c := readCluster(t)
+	var keys []string
+	for key := range c.objects {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	want := []string{"Deployment/postern-gateway", "Deployment/postern-processor", "Ingress/postern", "Job/postern-migrate", "Namespace/postern",
+		"NetworkPolicy/postern-gateway", "NetworkPolicy/postern-migrate", "NetworkPolicy/postern-processor", "PodDisruptionBudget/postern-gateway",
+		"PodDisruptionBudget/postern-processor", "Service/postern-gateway"}
+	if diff := cmp.Diff(want, keys); diff != "" {
+		t.Error(diff)
+	}
+	if !c.GeneratorOptions.DisableNameSuffixHash {
+		t.Error("a changed configuration would get another name, and running pods would never see it")
+	}
+	for key, m := range c.objects {
+		component := strings.TrimPrefix(m.Metadata.Name, "postern-")
+		selected := m.Spec.Selector.MatchLabels["app.kubernetes.io/component"] + m.Spec.PodSelector.MatchLabels["app.kubernetes.io/component"] + m.Spec.Selector.Component
+		if selected != "" && selected != component || selected == "" && (m.Kind == "Deployment" || m.Kind == "Service" || strings.HasPrefix(m.Kind, "Pod") || m.Kind == "NetworkPolicy") {
+			t.Errorf("%s selects component %q, want %q", key, selected, component)
+		}
+		if p := m.Spec.Template; p != nil && p.Metadata.Labels["app.kubernetes.io/component"] != component {
+			t.Errorf("%s: its pods are of component %q", key, p.Metadata.Labels["app.kubernetes.io/component"])
+		}
+		if _, ok := c.objects["Service/"+backend(m)]; backend(m) != "" && !ok {
+			t.Errorf("%s leads to a service %s, which there is not", key, backend(m))
+		}
+		ports := portNames(c.pods()["Deployment/"+m.Metadata.Name])
+		for _, port := range asked(m) {
+			if !slices.Contains(ports, port) {
+				t.Errorf("%s names port %s; its pods have %v", key, port, ports)
+			}
+		}
+	}
+}
+
+func backend(m manifest) (service string) {
+	for _, r := range m.Spec.Rules {
+		for _, p := range r.HTTP.Paths {
+			service = p.Backend.Service.Name
+		}
+	}
+	return service
+}
+
+func portNames(p *podTemplate) (names []string) {
+	if p != nil {
+		for _, port := range p.Spec.Containers[0].Ports {
+			names = append(names, port.Name)
+		}
+	}
+	return names
+}
+
+// asked are the named ports of pods that an object speaks of.
+func asked(m manifest) (ports []string) {
+	for _, p := range m.Spec.Ports {
+		ports = append(ports, p.TargetPort)
+	}
+	for _, rule := range m.Spec.Ingress {
+		for _, p := range rule.Ports {
+			ports = append(ports, p.Port)
+		}
+	}
+	if m.Kind == "Deployment" {
+		c := m.Spec.Template.Spec.Containers[0]
+		ports = append(ports, c.ReadinessProbe.HTTPGet.Port, c.LivenessProbe.HTTPGet.Port)
+	}
+	return ports
+}
+
+// Every pod passes the standard "restricted", which the example's namespace enforces.
+func TestKubernetesPodsAreRestricted(t *testing.T) {
+	t.Parallel()
+	for key, p := range readCluster(t).pods() {
+		s, c := p.Spec, p.Spec.Containers[0]
+		if !s.SecurityContext.RunAsNonRoot || s.SecurityContext.RunAsUser != account || s.AutomountServiceAccountToken == nil || *s.AutomountServiceAccountToken {
+			t.Errorf("%s: %+v", key, s.SecurityContext)
+		}
+		if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation || !c.SecurityContext.ReadOnlyRootFilesystem ||
+			!cmp.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) || c.Image != "postern" || len(s.Containers) != 1 {
+			t.Errorf("%s: %s of image %s: %+v", key, c.Name, c.Image, c.SecurityContext)
+		}
+		if strings.HasPrefix(key, "Deployment/") && (c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.LivenessProbe.HTTPGet.Path != "/healthz" || s.TerminationGracePeriod < 15) {
+			t.Errorf("%s: ready by %s, alive by %s, %d s to stop", key, c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path, s.TerminationGracePeriod)
+		}
+	}
+}
+
+// Each pod can use its configuration with what the example's generators make and nothing else.
+func TestKubernetesConfigurations(t *testing.T) {
+	t.Parallel()
+	c := readCluster(t)
+	for key, p := range c.pods() {
+		one := container{name: key, env: map[string]string{}, mounts: map[string]string{}}
+		for _, v := range p.Spec.Containers[0].Env {
+			ref := v.ValueFrom.ConfigMapKeyRef
+			for _, g := range c.ConfigMaps {
+				for _, literal := range g.Literals {
+					if value, ok := strings.CutPrefix(literal, ref.Key+"="); ok && g.Name == ref.Name {
+						one.env[v.Name] = value
+					}
+				}
+			}
+			if one.env[v.Name] == "" {
+				t.Errorf("%s: no value for %s", key, v.Name)
+			}
+		}
+		for _, mount := range p.Spec.Containers[0].VolumeMounts {
+			for _, v := range p.Spec.Volumes {
+				if v.Name == mount.Name {
+					c.mount(t, &one, mount.MountPath, v.ConfigMap.Name, v.Secret.SecretName)
+				}
+			}
+		}
+		one.check(t)
+	}
+}
+
+// mount puts the files of a config map or secret below a path of the container.
+func (c *cluster) mount(t *testing.T, to *container, path, configMap, secretName string) {
+	t.Helper()
+	before := len(to.mounts) + len(to.config)
+	for _, g := range c.ConfigMaps {
+		if g.Name == configMap && len(g.Files) > 0 {
+			to.config = read(t, deployed("kubernetes", "overlays", "example", g.Files[0]))
+		}
+	}
+	for _, g := range c.Secrets {
+		for _, file := range g.Files {
+			name, source, named := strings.Cut(file, "=")
+			if !named {
+				name, source = filepath.Base(file), file
+			}
+			if g.Name == secretName {
+				to.mounts[path+"/"+name] = filepath.Join(c.secrets, strings.TrimPrefix(source, "secrets/"))
+			}
+		}
+	}
+	if len(to.mounts)+len(to.config) == before {
+		t.Errorf("%s: nothing makes what is mounted at %s", to.name, path)
+	}
+}
