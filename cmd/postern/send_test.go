@@ -197,3 +197,39 @@ func TestSendYourOwnBodyToAURL(t *testing.T) {
 		t.Errorf("several of one body need ids of their own: %s", r.out)
 	}
 }
+
+// A source that says itself how its sender signs is sent to as it says.
+func TestSendAsTheSourceSays(t *testing.T) {
+	t.Parallel()
+	const file = `sources:
+  acme:
+    provider: hmac
+    secrets: [{name: n, value: acme secret}]
+    scheme: {header: X-Acme, separator: ",", assign: "=", item: v1, message: "{timestamp}.{body}", timestamp: {from: item:t}}
+    events: {key: "{json:uid}", type: "{json:kind}"}
+`
+	path := filepath.Join(t.TempDir(), "acme.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.LoadDev(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.Endpoints()[0]
+	g := &gateway{ids: map[string]bool{}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		g.answer(t, w, e, &provider.Delivery{Header: r.Header, Body: body, ReceivedAt: time.Now()})
+	}))
+	defer server.Close()
+	args := []string{"--config", path, "send", "hmac", "order.created", "--data", "-", "--url", server.URL}
+	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, args...).want(t, 0, "u-1", "")
+	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, append(args, "--count", "2")...).want(t, 0, "false", "")
+	if len(g.ids) != 3 {
+		t.Errorf("events %v, want three", g.ids)
+	}
+}

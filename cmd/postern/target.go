@@ -36,6 +36,8 @@ type target struct {
 
 // candidate is a source that the instance has.
 type candidate struct {
+	// made is the provider of the source's own configuration, where that is known.
+	made                   provider.Provider
 	provider, account, url string
 	secret                 []byte
 }
@@ -49,6 +51,9 @@ func (s *sending) target(c *cli) (*target, error) {
 	name, src, err := s.choose(known)
 	if err != nil {
 		return nil, err
+	}
+	if src.made != nil {
+		s.provider = src.made
 	}
 	secret, err := s.signingSecret(src.secret, name)
 	if err != nil {
@@ -73,7 +78,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 		}
 		known = map[string]candidate{}
 		for name, src := range in.Sources {
-			known[name] = candidate{src.Provider, src.Account, src.URL, []byte(src.Secret)}
+			known[name] = candidate{nil, src.Provider, src.Account, src.URL, []byte(src.Secret)}
 		}
 		return in.IngestURL, known, nil
 	}
@@ -87,7 +92,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 		if account == "" && len(e.Source.Accounts) > 0 && e.Source.Accounts[0] != "*" {
 			account = e.Source.Accounts[0]
 		}
-		known[e.Source.Name] = candidate{e.Provider.Name(), account, e.Source.URL, e.Source.Secrets[0].Value}
+		known[e.Source.Name] = candidate{e.Provider, e.Provider.Name(), account, e.Source.URL, e.Source.Secrets[0].Value}
 	}
 	scheme := "http://"
 	if cfg.Ingest.TLS.Cert != "" {

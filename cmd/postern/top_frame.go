@@ -217,10 +217,11 @@ func clip(lines []string, width, height int) []string {
 	}
 	out := make([]string, len(lines))
 	for i, l := range lines {
+		l = strings.TrimRight(l, " ")
 		if utf8.RuneCountInString(l) > width {
 			l = string([]rune(l)[:max(width-1, 0)]) + "…"
 		}
-		out[i] = strings.TrimRight(l, " ")
+		out[i] = l
 	}
 	return out
 }

@@ -169,6 +169,14 @@ stripe       wrong_signature      2            4`
 	}
 }
 
+func TestClip(t *testing.T) {
+	t.Parallel()
+	got := clip([]string{"12345", "123456", "äöüäöü  ", "", "a b c "}, 5, 5)
+	if diff := cmp.Diff([]string{"12345", "1234…", "äöüä…", "", "a b c"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // What a hostile process says cannot drive the terminal.
 func TestFrameIsPlain(t *testing.T) {
 	t.Parallel()

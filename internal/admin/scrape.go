@@ -31,7 +31,6 @@ type scrape struct {
 
 func (s *scrape) ready(w http.ResponseWriter, r *http.Request) {
 	if err := s.cached(r.Context()); err != nil {
-		s.Logger.Warn("not ready", "error", err)
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = io.WriteString(w, "not ready\n") // the asker may be gone
 		return
@@ -46,7 +45,9 @@ func (s *scrape) cached(ctx context.Context) error {
 	if s.Ready != nil && time.Since(s.at) > time.Second {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readyTimeout)
 		defer cancel()
-		s.err, s.at = s.Ready(ctx), time.Now()
+		if s.err, s.at = s.Ready(ctx), time.Now(); s.err != nil {
+			s.Logger.Warn("not ready", "error", s.err)
+		}
 	}
 	return s.err
 }

@@ -131,6 +131,7 @@ func TestDaemonsNameTheFlagOfATakenAddress(t *testing.T) {
 		"gateway":           {true, []string{"--listen", address, "--admin", "127.0.0.1:0"}, "--listen"},
 		"gateway's admin":   {true, []string{"--listen", "127.0.0.1:0", "--admin", address}, "--admin"},
 		"processor's admin": {false, []string{"--admin", address}, "--admin"},
+		"metrics":           {false, []string{"--admin", "127.0.0.1:0", "--metrics", address}, "--metrics"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

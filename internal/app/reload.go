@@ -126,18 +126,17 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 
 // differences are the names of the sources that were added, removed and changed, for the log.
 func differences(before, after *config.Config) []any {
-	was, is := byName(before), byName(after)
 	var added, removed, changed []string
-	for name, e := range is {
-		switch old, ok := was[name]; {
+	for name, src := range after.Sources {
+		switch old, ok := before.Sources[name]; {
 		case !ok:
 			added = append(added, name)
-		case !reflect.DeepEqual(old, e):
+		case !reflect.DeepEqual(old, src):
 			changed = append(changed, name)
 		}
 	}
-	for name := range was {
-		if _, ok := is[name]; !ok {
+	for name := range before.Sources {
+		if _, ok := after.Sources[name]; !ok {
 			removed = append(removed, name)
 		}
 	}

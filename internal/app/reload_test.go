@@ -285,6 +285,9 @@ func TestSecretIsRotated(t *testing.T) {
 		r.answers(t, "a", "old", step.old)
 		r.answers(t, "a", "new", step.new)
 	}
+	if n := strings.Count(r.log.String(), "sources=1 changed=a\n"); n != 2 {
+		t.Errorf("%d of two changes and one reload without any are told as changes:\n%s", n, r.log)
+	}
 }
 
 // A file that cannot be used changes nothing, and the log says what is wrong, where, and what to do.

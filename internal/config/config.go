@@ -211,9 +211,9 @@ type Source struct {
 	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000"`
 	// Scheme is how the sender signs, for provider: hmac.
 	Scheme Scheme `yaml:"scheme,omitempty"`
-	// Schemes are several in place of scheme, for a sender that signs in several ways: the first counts that a delivery has a signature
-	// of, and whoever forges one chooses which: together they are as strong as the weakest.
-	Schemes []Scheme `yaml:"schemes,omitempty"`
+	// Schemes are several in place of scheme, each with its settings, for a sender that signs in several ways: any of them that a
+	// delivery has a signature of may prove it. Together they are as strong as the weakest.
+	Schemes []Scheme `yaml:"schemes,omitempty" like:"scheme"`
 	// Events is where the events of a delivery are and how they are named, for provider: hmac and standardwebhooks.
 	Events Events `yaml:"events,omitempty"`
 	// Objects is what events say of objects, for provider: hmac and standardwebhooks. Without any, events are kept and published, and

@@ -117,13 +117,13 @@ func (b *builder) objects(objects []Object, events *declared.Events) []declared.
 
 func (b *builder) object(o *Object, events *declared.Events) declared.Object {
 	if o.Ignored != "" {
-		if !isZero(Object{Type: o.Type, ID: o.ID, State: o.State, Before: o.Before, Version: o.Version, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}) {
+		if !isZero(Object{Type: o.Type, ID: o.ID, State: o.State, Before: o.Before, Changes: o.Changes, Version: o.Version, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}) {
 			b.fail("ignored", "an ignored event concerns no object: set events and nothing else")
 		}
 		return declared.Object{Events: o.Events, Ignored: o.Ignored}
 	}
 	out := declared.Object{Events: o.Events, Type: b.templates("type", o.Type, objectKinds), ID: b.templates("id", o.ID, objectKinds), State: o.State,
-		Before: o.Before, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}
+		Before: o.Before, Changes: o.Changes, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}
 	if o.Version != (ObjectVersion{}) {
 		under := b.under("version")
 		out.Version = &declared.Version{From: under.ref("from", o.Version.From, bodyKinds), Unit: under.unit(o.Version.Unit, true), Still: o.Version.Still}
@@ -135,8 +135,8 @@ func (b *builder) object(o *Object, events *declared.Events) declared.Object {
 		b.fail("id", "is not set: say what names the object, e.g. '{json:data.id}'")
 	case o.State != "" && o.Partial == "" && out.Version == nil && events.Occurred == nil:
 		b.fail("version", "is not set, and neither is events.occurred: without a version or a time states have no order; leave state out where the sender tells none")
-	case o.Before != "" && o.State == "":
-		b.fail("before", "is what changed of the state: set state")
+	case (o.Before != "" || o.Changes != "") && o.State == "":
+		b.fail(map[bool]string{true: "before", false: "changes"}[o.Before != ""], "is what changed of the state: set state")
 	case o.Final && len(o.Deletes) == 0:
 		b.fail("final", "is about deletes: name the types after which the object is gone")
 	}

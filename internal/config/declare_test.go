@@ -36,7 +36,7 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"unknown key form":         {"hmac", "scheme: {header: X-S, key: {form: rot13}}", "scheme.key.form: \"rot13\" is not known: write one of text, base64, hex, sha1, nfkd"},
 		"key of a key pair":        {"hmac", "scheme: {header: X-S, method: ed25519, key: {form: hex}}", "scheme.key: only an hmac has a key"},
 		"plain_else alone":         {"hmac", "scheme: {header: X-S, key: {plain_else: true}}", "scheme.key.plain_else: is of use only"},
-		"secret of another form":   {"hmac", "scheme: {header: X-S, key: {form: hex, strip: [7]}}", "line 3: sources.a: secrets: n cannot be used: the secret is not hexadecimal"},
+		"secret of another form":   {"hmac", "scheme: {header: X-S, key: {form: hex, strip: [7]}}", "line 3: sources.a: secrets: n cannot be used: it is not hexadecimal"},
 		"secret that is no key":    {"hmac", "scheme: {header: X-S, method: ed25519}", "secrets: n cannot be used: it is not an Ed25519 public key"},
 		"unknown place":            {"hmac", "scheme: {in: cookie:x}", `scheme.in: "cookie:x" names nothing that can stand here: write header:NAME, json:PATH, form:FIELD or query:NAME`},
 		"items without separator":  {"hmac", "scheme: {header: X-S, assign: '='}", "scheme.separator: is not set"},
@@ -111,6 +111,15 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// What follows from a scheme that cannot be read is no second problem.
+func TestDeclaredSourceIsBlamedOnce(t *testing.T) {
+	t.Parallel()
+	_, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S, method: ed25519, digest: md5}")), environment())
+	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "scheme.digest") {
+		t.Error(err)
 	}
 }
 

@@ -57,6 +57,8 @@ type Object struct {
 	State string `yaml:"state,omitempty"`
 	// Before is the path of the old values of what changed.
 	Before string `yaml:"before,omitempty"`
+	// Changes is the path of what changed, where each field has its old and its new value: {"previous": 1, "current": 2}.
+	Changes string `yaml:"changes,omitempty"`
 	// Version is what orders the states of an object: its own version or time of change. Leave empty for the event's time.
 	Version ObjectVersion `yaml:"version,omitempty"`
 	// Deletes are the types, with * likewise, after which the object is gone.

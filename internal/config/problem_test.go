@@ -34,7 +34,7 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"half a certificate":  {db + "ingest: {tls: {cert: x}}\n", nil, []string{"line 2: ingest.tls.key", "go together"}},
 		"unset reference":     {"database:\n  url: ${NOWHERE}\n", nil, []string{"line 2", "${NOWHERE}: the variable is not set"}},
 		"bad source name":     {db + "sources:\n  Upper: {provider: stripe, secrets: [{name: n, value: v}]}\n", nil, []string{"line 3", `source name "Upper"`}},
-		"unknown provider":    {db + "sources:\n  a:\n    provider: paypal\n    secrets: [{name: n, value: v}]\n", nil, []string{"line 4: sources.a.provider", "shopify, stripe"}},
+		"unknown provider":    {db + "sources:\n  a:\n    provider: paypal\n    secrets: [{name: n, value: v}]\n", nil, []string{"line 4: sources.a.provider", "name one of", " hmac,", " stripe"}},
 		"no secret":           {source(""), nil, []string{"sources.a.secrets: is not set: a source needs at least one"}},
 		"empty source":        {db + "sources:\n  a:\n", nil, []string{"line 3: sources.a.provider"}},
 		"two ways":            {source("    secrets:\n      - {name: n, value: v, env: V}\n"), nil, []string{"line 6: sources.a.secrets.0", "exactly one"}},

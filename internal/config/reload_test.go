@@ -44,19 +44,28 @@ func load(t *testing.T, l *config.Loader) *config.Config {
 	return c
 }
 
+// twice looks two times; a change is told at the second.
+func twice(l *config.Loader) (first, second bool) {
+	first = l.Changed()
+	return first, l.Changed()
+}
+
+// unchanged fails where a change is told that is none.
+func unchanged(t *testing.T, l *config.Loader, what string) {
+	t.Helper()
+	if first, second := twice(l); first || second {
+		t.Errorf("%s is told as a change", what)
+	}
+}
+
 // changed fails unless the loader notices, after it has seen the change twice, and once it has loaded again sees none.
 func changed(t *testing.T, l *config.Loader, what string) {
 	t.Helper()
-	if l.Changed() {
-		t.Errorf("%s: told at the first look, when it may still be in the writing", what)
-	}
-	if !l.Changed() {
-		t.Errorf("%s: not noticed", what)
+	if first, second := twice(l); first || !second {
+		t.Errorf("%s: told at the first look, when it may still be in the writing: %t, at the second: %t", what, first, second)
 	}
 	_, _ = l.Load() // what is wrong now is tested elsewhere
-	if l.Changed() || l.Changed() {
-		t.Errorf("%s: noticed again after it was loaded", what)
-	}
+	unchanged(t, l, what+", once it was loaded,")
 }
 
 func TestChangesOfFilesAreNoticed(t *testing.T) {
@@ -66,9 +75,7 @@ func TestChangesOfFilesAreNoticed(t *testing.T) {
 	put(t, file, withSecretIn(secret))
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l)
-	if l.Changed() || l.Changed() {
-		t.Error("a change where there is none")
-	}
+	unchanged(t, l, "nothing")
 	put(t, file, withSecretIn(secret)+"# a comment\n")
 	changed(t, l, "the file")
 	put(t, secret, "two\n")
@@ -103,9 +110,7 @@ func TestFileInTheWritingIsLeftAlone(t *testing.T) {
 		}
 	}
 	put(t, file, "database: {url: postgres://x}\n") // as it was
-	if l.Changed() || l.Changed() {
-		t.Error("a change that was taken back is told")
-	}
+	unchanged(t, l, "a change that was taken back")
 }
 
 // Kubernetes changes a ConfigMap by pointing a link in the path elsewhere.
@@ -155,9 +160,7 @@ func TestSecretOfAPipeIsKept(t *testing.T) {
 		if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "once" {
 			t.Errorf("the secret is %q", got)
 		}
-		if l.Changed() || l.Changed() {
-			t.Error("a pipe that was read out is a change")
-		}
+		unchanged(t, l, "a pipe that was read out")
 	}
 	if err := <-written; err != nil {
 		t.Error(err)
@@ -175,9 +178,7 @@ func TestEditsAreMadeAtEachLoad(t *testing.T) {
 	})
 	load(t, l)
 	put(t, secret, "second")
-	if l.Changed() || !l.Changed() {
-		t.Error("the change is not noticed")
-	}
+	changed(t, l, "the secret of the command line")
 	if got := string(load(t, l).InstanceSources()["shopify"].Secret); got != config.DemoShopifySecret {
 		t.Errorf("the other source's secret is %q", got)
 	}
@@ -187,9 +188,7 @@ func TestEditsAreMadeAtEachLoad(t *testing.T) {
 	if _, err := l.Load(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the secret: %v", err)
 	}
-	if l.Changed() || l.Changed() {
-		t.Error("a file that is still missing is a change")
-	}
+	unchanged(t, l, "a file that is still missing")
 }
 
 // Only sources are reloaded; of what else was changed the names are told, against what the process started with.

@@ -37,7 +37,7 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(strings.ReplaceAll(config.Template(), "/etc/postern", dir)) {
 		bare := strings.TrimLeft(line, " ")
-		for _, setting := range []string{"# credentials:", "# replicas:", "# tls:", "# listen:", "# shopify:", "#   "} {
+		for _, setting := range []string{"# credentials:", "# replicas:", "# tls:", "# listen:", "# shopify:", "# acme:", "#   "} {
 			if strings.HasPrefix(bare, setting) {
 				line = strings.Replace(line, "# ", "", 1)
 				break
@@ -45,11 +45,11 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_x"))
+	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_x", "ACME_WEBHOOK_SECRET=x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Endpoints()) != 2 || c.NATS.Replicas != 3 || c.Ingest.TLS.Key == "" || c.Admin.Listen == "" {
+	if len(c.Endpoints()) != 3 || c.NATS.Replicas != 3 || c.Ingest.TLS.Key == "" || c.Admin.Listen == "" {
 		t.Fatalf("not everything was switched on: %v", c)
 	}
 }

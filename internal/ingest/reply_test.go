@@ -51,10 +51,13 @@ func (polite) Greet(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	return nil
 }
 
+// quiet is an answer that the provider gives every time.
+var quiet = &provider.Reply{Status: http.StatusNoContent, ContentType: "text/plain", Body: []byte("dropped")}
+
 func (polite) Acknowledge(_ *provider.Source, d *provider.Delivery) *provider.Reply {
 	switch string(d.Body) {
 	case "quiet":
-		return &provider.Reply{Status: http.StatusNoContent, ContentType: "text/plain", Body: []byte("dropped")}
+		return quiet
 	case "acknowledging panics":
 		panic("a fault in an acknowledgement")
 	}
@@ -157,6 +160,9 @@ func TestAcknowledgementsTakeTheReceiptsPlace(t *testing.T) {
 	a := post("quiet")
 	if a.status != 204 || len(a.body) != 0 || a.header.Get("Content-Type") != "" || a.header.Get("Postern-Event") != stored("quiet") {
 		t.Errorf("%d %q %v", a.status, a.body, a.header)
+	}
+	if quiet.Header != nil {
+		t.Errorf("the provider's own answer was changed: %v", quiet.Header)
 	}
 	a = post("ordinary")
 	if r := a.receipt(t); a.header.Get("Postern-Event") != r.ID || a.header.Get("X-Content-Type-Options") != "nosniff" {

@@ -48,7 +48,7 @@ func (s *Server) door(c echo.Context) error {
 	var reply *provider.Reply
 	err := s.guard(func() (err error) {
 		if reply, err = s.answer(c, v); err == nil {
-			err = checkReply(reply)
+			reply, err = checked(reply)
 		}
 		return err
 	})
@@ -90,15 +90,17 @@ func allow(ep Endpoint) string {
 	return "OPTIONS, POST"
 }
 
-// checkReply refuses what a provider's code must not answer: a redirection makes some senders unsubscribe or follow it.
-func checkReply(r *provider.Reply) error {
-	if r.Status == 0 {
-		r.Status = http.StatusOK
+// checked is a copy of an answer, which may be one that the provider gives every time. What no provider may answer is an error: a
+// redirection makes some senders unsubscribe or follow it.
+func checked(r *provider.Reply) (*provider.Reply, error) {
+	out := *r
+	if out.Status == 0 {
+		out.Status = http.StatusOK
 	}
-	if r.Status < 200 || r.Status > 599 || r.Status/100 == 3 {
-		return fmt.Errorf("the provider's answer has status %d", r.Status)
+	if out.Status < 200 || out.Status > 599 || out.Status/100 == 3 {
+		return nil, fmt.Errorf("the provider's answer has status %d", out.Status)
 	}
-	return nil
+	return &out, nil
 }
 
 // shownEvents is how many of a delivery's events the log and the answer's headers name.

@@ -210,8 +210,8 @@ func TestDeliveryIsATrace(t *testing.T) {
 	}
 	attributes := attribute.NewSet(root.Attributes...)
 	for name, want := range map[attribute.Key]string{"postern.source": "stripe", "postern.result": "accepted", "postern.event": r.ID, "http.response.status_code": "200"} {
-		if got, ok := attributes.Value(name); !ok || got.Emit() != want {
-			t.Errorf("%s is %q, want %q", name, got.Emit(), want)
+		if got, ok := attributes.Value(name); !ok || got.String() != want {
+			t.Errorf("%s is %q, want %q", name, got.String(), want)
 		}
 	}
 	if e := <-b.published; e.Trace != "00-"+id+"-"+root.SpanContext.SpanID().String()+"-01" {

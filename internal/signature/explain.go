@@ -13,12 +13,12 @@ import (
 // Step is one step of a proof, in words for a person.
 type Step struct {
 	// Name is what was looked at, in a word or two.
-	Name string
+	Name string `json:"name"`
 	// OK: it is as it must be.
-	OK bool
+	OK bool `json:"ok"`
 	// Detail says what was looked for and what was found. It holds no secret and no signature, neither a right one nor one that was
 	// sent; what strangers sent is quoted and cut.
-	Detail string
+	Detail string `json:"detail"`
 }
 
 // Explain goes the way of Verify and tells of each step. Where no secret matches it tries what people often get wrong, and says

@@ -193,3 +193,15 @@ func TestSpoiledDigest(t *testing.T) {
 		t.Errorf("%+v", steps)
 	}
 }
+
+// Of a message that holds the secret, the rest is told.
+func TestSecretInTheMessage(t *testing.T) {
+	t.Parallel()
+	r, _ := signedRow(t, "HubSpot v1")
+	row := catalogue()["HubSpot v1"]
+	for _, step := range row.Explain([][]byte{[]byte(row.key())}, r, 0) {
+		if step.Name == "message" && step.Detail != `{secret}{body} is signed, here 44 bytes: "[secret]{\"id\":\"evt_1\",\"data\":{\"id\":\"obj_1\"}}"` {
+			t.Error(step.Detail)
+		}
+	}
+}

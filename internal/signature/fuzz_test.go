@@ -17,7 +17,7 @@ func layouts(tb testing.TB) (names []string, schemes map[string]*signature.Schem
 	schemes, right = map[string]*signature.Scheme{}, map[string]string{}
 	for name, row := range catalogue() {
 		place := row.Signature.In[0]
-		if place.Kind != signature.Header || row.Method == signature.RSA || row.URLs() {
+		if place.Kind != signature.Header || row.Method == signature.RSA || row.signsURL() {
 			continue
 		}
 		r := row.delivery(body)
@@ -32,8 +32,8 @@ func layouts(tb testing.TB) (names []string, schemes map[string]*signature.Schem
 	return names, schemes, right
 }
 
-// URLs tells whether a row signs an address.
-func (r row) URLs() bool {
+// signsURL tells whether a row signs an address.
+func (r row) signsURL() bool {
 	return slices.ContainsFunc(r.Message.Refs(), func(ref signature.Ref) bool {
 		return slices.Contains([]signature.Kind{signature.URL, signature.Query, signature.Path}, ref.Kind)
 	})

@@ -66,6 +66,7 @@ func TestDatedHeaders(t *testing.T) {
 		"time with zeros":             {"t=01700000000," + right, signature.Malformed},
 		"negative time":               {"t=-1," + right, signature.Malformed},
 		"huge time":                   {"t=99999999999999999999," + right, signature.Malformed},
+		"far time":                    {"t=1099511627776," + right, signature.Malformed},
 		"empty time":                  {"t=," + right, signature.Malformed},
 		"spaces":                      {"t=1700000000, " + right, signature.Malformed},
 		"no pairs":                    {"hello", signature.Malformed},

@@ -81,7 +81,7 @@ func start(t *testing.T, program string, args ...string) (*process, addresses) {
 func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "POSTERN_") && !strings.HasPrefix(v, "PG") {
+		if !strings.HasPrefix(v, "POSTERN_") && !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OTEL_") {
 			env = append(env, v)
 		}
 	}

@@ -80,15 +80,18 @@ func TestHangupReloads(t *testing.T) {
 			if c.ignored {
 				p.hangup(t)
 			} else {
-				testkit.Eventually(t, 30*time.Second, func() error { return counted(t, at.Admin, 1) })
+				testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, 1) })
 			}
 			put(t, file, strings.Replace(text, "  shop:", "  shop2:", 1))
 			want := 2
 			if c.ignored {
 				want = 1
 			}
-			testkit.Eventually(t, 30*time.Second, func() error { return counted(t, at.Admin, want) })
-			p.interrupt(t, 12*time.Second)
+			testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, want) })
+			if in, err := config.ReadInstance(dir); c.program == "postern" && (err != nil || in.Sources["shop2"].Provider != "shopify") {
+				t.Errorf("the instance file has not the new source: %+v, %v", in, err)
+			}
+			p.interrupt(t, endWithin)
 		})
 	}
 }

@@ -36,6 +36,7 @@ commented one to start from, ` + "`postern config check FILE`" + ` says whether 
 type setting struct {
 	name, kind, doc, initial string
 	inner                    string // name of the struct the field is made of; empty for a value
+	told                     bool   // that struct's settings are those of another field, which has told them
 }
 
 type section struct {
@@ -93,7 +94,8 @@ func readSection(doc string, s *ast.StructType) section {
 		kind, inner := typeOf(f.Type)
 		initial := tag.Get("default") + tag.Get("shown")
 		name, _, _ := strings.Cut(tag.Get("yaml"), ",")
-		out.settings = append(out.settings, setting{name: name, kind: kind, inner: inner, initial: initial, doc: inFileWords(f.Doc.Text(), f.Names[0].Name, name)})
+		out.settings = append(out.settings, setting{name: name, kind: kind, inner: inner, told: tag.Get("like") != "", initial: initial,
+			doc: inFileWords(f.Doc.Text(), f.Names[0].Name, name)})
 	}
 	return out
 }
@@ -101,8 +103,10 @@ func readSection(doc string, s *ast.StructType) section {
 // inFileWords joins a comment's lines and calls the setting what the file calls it.
 func inFileWords(doc, field, name string) string {
 	doc = strings.Join(strings.Fields(doc), " ")
-	if rest, ok := strings.CutPrefix(doc, field+" "); ok && field != "URL" {
-		return "`" + name + "` " + rest
+	for _, after := range []string{" ", ": "} {
+		if rest, ok := strings.CutPrefix(doc, field+after); ok && field != "URL" {
+			return "`" + name + "`" + after + rest
+		}
 	}
 	return doc
 }
@@ -141,7 +145,7 @@ func writeRows(out *bytes.Buffer, sections map[string]section, prefix, name stri
 			cell += "<br>`" + variable(path) + "`"
 		}
 		fmt.Fprintf(out, "| %s | %s | %s |\n", cell, initial, strings.ReplaceAll(s.doc, "|", `\|`))
-		if s.inner != "" {
+		if s.inner != "" && !s.told {
 			writeRows(out, sections, path, s.inner)
 		}
 	}

@@ -62,6 +62,12 @@ func (p *Provider) refs() []signature.Ref {
 		if s.Body != nil {
 			out = append(out, s.Body.From)
 		}
+		if s.When != nil {
+			out = append(out, s.When.From)
+		}
+		for _, other := range s.Or {
+			out = append(out, other.Refs()...)
+		}
 	}
 	return out
 }

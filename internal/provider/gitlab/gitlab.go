@@ -45,8 +45,9 @@ var spec = declared.Spec{
 	},
 	Headers: []string{"X-Gitlab-Instance", "X-Gitlab-Webhook-Uuid", "X-Gitlab-Event-Uuid"},
 	Events: declared.Events{
-		Key:     declared.Templates("{header:Webhook-Id}", "{header:Idempotency-Key}"),
-		Type:    declared.Templates("{json:object_kind}.{json:object_attributes.action}", "{json:object_kind}.{json:action}", "{json:object_kind}", "{json:event_name}", "{header:X-Gitlab-Event}"),
+		Key: declared.Templates("{header:Webhook-Id}", "{header:Idempotency-Key}"),
+		Type: declared.Templates("{json:object_kind}.{json:object_attributes.action}", "{json:object_kind}.{json:action}", "{json:object_kind}",
+			"{json:event_name}", "{header:X-Gitlab-Event}"),
 		Account: declared.Templates("{json:project.id}", "{json:project_id}"),
 	},
 	Objects: objects(),
@@ -69,15 +70,18 @@ var spec = declared.Spec{
 		Counter: "object_attributes.description",
 	},
 	Docs: provider.Docs{
-		Setup: "In the project or group under *Settings*, *Webhooks*, add one with the ingest URL. Generate a **signing token** (`whsec_...`) and give it as the secret, whole; leave *Secret token* empty. " +
-			"An older GitLab has only the secret token: then that is the secret. It " + notCovered + ": whoever saw one delivery can send any other, and choose its id, until the token is changed. " +
-			"A source with both takes either; so while hooks move from one to the other give both, then drop the secret token. The token's header is never kept. " +
-			"Projects are told apart by their number (`project.id`); list those you take under `accounts`, or leave it out for all.",
-		Key:   "`webhook-id`, which is signed where there is a signing token, else `Idempotency-Key`, which nothing signs, else a digest of the content. Both headers stay the same when a delivery is sent again.",
+		Setup: "In the project or group under *Settings*, *Webhooks*, add one with the ingest URL. Generate a **signing token** (`whsec_...`) and give " +
+			"it as the secret, whole; leave *Secret token* empty. An older GitLab has only the secret token: then that is the secret. It " + notCovered +
+			": whoever saw one delivery can send any other, and choose its id, until the token is changed. A source with both takes either; so while hooks " +
+			"move from one to the other give both, then drop the secret token. The token's header is never kept. Projects are told apart by their number " +
+			"(`project.id`); list those you take under `accounts`, or leave it out for all.",
+		Key: "`webhook-id`, which is signed where there is a signing token, else `Idempotency-Key`, which nothing signs, else a digest of the content. " +
+			"Both headers stay the same when a delivery is sent again.",
 		Links: []string{"https://docs.gitlab.com/user/project/integrations/webhooks/", "https://docs.gitlab.com/user/project/integrations/webhook_events/"},
 		Unsure: []string{
-			"The headers of signing tokens. They are read from GitLab's change that introduced them, not from its documentation, and GitLab may hide them behind a feature flag.",
-			"That `Idempotency-Key` equals `webhook-id`, so that a hook which gets a signing token goes on under the same names.",
+			"The headers of signing tokens. They are read from the change that brought them to GitLab, not from its documentation.",
+			"That `Idempotency-Key` comes with every delivery, stays the same when one is sent again, and equals `webhook-id`, so that a hook which gets a " +
+				"signing token goes on under the same names.",
 			"That GitLab waits 10 s for an answer and switches a failing hook off for a while.",
 			"That `updated_at` moves with every change; the receipt bounds what it may have missed.",
 			"That ids of deleted releases are never given again; after a delete they stay deleted.",
@@ -108,8 +112,7 @@ func objects() []declared.Object {
 	}
 	deployment := declared.Object{
 		Events: kinds("deployment"), Type: declared.Templates("deployment"), ID: declared.Templates("{json:deployment_id}"), State: ".",
-		Version:  &declared.Version{From: signature.MustRef("json:status_changed_at"), Still: true},
-		Volatile: []string{"project", "user"},
+		Version: &declared.Version{From: signature.MustRef("json:status_changed_at"), Still: true}, Volatile: []string{"project", "user"},
 	}
 	release := declared.Object{
 		Events: kinds("release"), Type: declared.Templates("release"), ID: declared.Templates("{json:id}"), State: ".",
@@ -117,8 +120,10 @@ func objects() []declared.Object {
 	}
 	return []declared.Object{
 		attributes, deployment, release,
-		{Events: kinds("pipeline"), Type: declared.Templates("pipeline"), ID: declared.Templates("{json:object_attributes.id}"), Partial: "the event carries no time of the pipeline's last change"},
-		{Events: kinds("build"), Type: declared.Templates("build"), ID: declared.Templates("{json:build_id}"), Partial: "the event carries no time of the job's last change"},
+		{Events: kinds("pipeline"), Type: declared.Templates("pipeline"), ID: declared.Templates("{json:object_attributes.id}"),
+			Partial: "the event carries no time of the pipeline's last change"},
+		{Events: kinds("build"), Type: declared.Templates("build"), ID: declared.Templates("{json:build_id}"),
+			Partial: "the event carries no time of the job's last change"},
 		{Events: []string{"push", "tag_push"}, Ignored: "a push names commits, no object that is mirrored"},
 		{Ignored: "events of this type concern no object that is mirrored"},
 	}

@@ -2,6 +2,7 @@ package gitlab_test
 
 import (
 	"flag"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/gitlab"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -196,6 +198,43 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s: before %s, want %s", changes, got, want)
 		}
 	}
+}
+
+// Two updates within one second: the old values tell which came first. Where they are not in the terms of the object nobody knows,
+// and that is said.
+func TestUpdatesOfOneSecond(t *testing.T) {
+	t.Parallel()
+	update := func(title, state, changes string) string {
+		return fmt.Sprintf(`{"object_kind":"issue","object_attributes":{"id":9,"title":%q,"state":%q,"updated_at":"2026-01-01 10:04:12 UTC","action":"update"},"changes":%s}`,
+			title, state, changes)
+	}
+	renamed := update("b", "opened", `{"title":{"previous":"a","current":"b"}}`)
+	closed := update("b", "closed", `{"state":{"previous":"opened","current":"closed"}}`)
+	for _, events := range [][]string{{renamed, closed}, {closed, renamed}, {closed, renamed, closed}} {
+		row := played(t, events...)
+		if row.Ambiguous || !strings.Contains(string(row.State.JSON), `"closed"`) {
+			t.Errorf("ambiguous %t, state %s", row.Ambiguous, row.State.JSON)
+		}
+	}
+	foreign := update("b", "closed", `{"state":{"previous":"opened","current":"closed"},"assignees":{"previous":[],"current":[{"id":51}]}}`)
+	for _, events := range [][]string{{renamed, foreign}, {foreign, renamed}} {
+		if row := played(t, events...); !row.Ambiguous || row.LookAfter == 0 {
+			t.Errorf("nothing tells which of two updates came last, and state %s is believed", row.State.JSON)
+		}
+	}
+}
+
+func played(t *testing.T, events ...string) *versioning.Row {
+	t.Helper()
+	row := versioning.NewRow()
+	for _, body := range events {
+		in, err := versioning.FromObservation(observed(t, body), time.Unix(1767312000, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		versioning.Apply(&row, in)
+	}
+	return &row
 }
 
 func FuzzIdentify(f *testing.F) {

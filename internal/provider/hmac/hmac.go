@@ -5,6 +5,7 @@ package hmac
 
 import (
 	"embed"
+	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
@@ -43,10 +44,11 @@ func New() *declared.Provider {
 		}},
 		Samples: []provider.Sample{sample("order.created"), sample("order.updated"), sample("order.deleted")},
 		Vary: declared.Vary{
-			IDs:     []string{"id"},
-			Times:   []declared.Time{*declared.At("json:created_at", declared.RFC3339)},
-			Objects: []string{"data.id"},
-			Counter: "data.note",
+			IDs:      []string{"id"},
+			Times:    []declared.Time{*declared.At("json:created_at", declared.RFC3339)},
+			Objects:  []string{"data.id"},
+			Versions: []string{"data.version"},
+			Counter:  "data.note",
 		},
 		Docs: declared.Docs{
 			Setup: "Say in the source how the sender signs (`scheme`), where its events are named (`events`) and, if its objects are to be mirrored, what events " +
@@ -59,11 +61,7 @@ func New() *declared.Provider {
 }
 
 func sample(eventType string) provider.Sample {
-	body, err := samples.ReadFile("samples/" + eventType + ".json")
-	if err != nil {
-		panic(err) // a file's name is misspelt above
-	}
-	return provider.Sample{Type: eventType, Body: body}
+	return declared.Sample(samples, eventType, "samples/"+eventType+".json")
 }
 
 // Of is a provider by this name of what a source's configuration says.
@@ -78,5 +76,63 @@ func Of(schemes []*signature.Scheme, events declared.Events, objects []declared.
 		Challenge:   answers.Challenge.answer(),
 		Greet:       answers.Greeting.answer(),
 		Acknowledge: answers.acknowledge(),
+		Vary:        vary(&events, objects),
 	})
+}
+
+// vary says how another event is made of a user's body: by what names it, when it happened, and its object.
+func vary(events *declared.Events, objects []declared.Object) declared.Vary {
+	stem := ""
+	if events.Split != "" && !strings.Contains(events.Split, "*") {
+		stem = strings.TrimPrefix(events.Split+".0.", "..") // the body itself is the path "."
+		if events.Item != "" {
+			stem += events.Item + "."
+		}
+	}
+	at := func(r signature.Ref) (string, bool) {
+		switch r.Kind {
+		case signature.JSON:
+			return stem + r.Name, true
+		case signature.Root, signature.Form:
+			return r.Name, true
+		}
+		return "", false
+	}
+	var out declared.Vary
+	if len(events.Key) > 0 {
+		out.IDs = paths(events.Key[0], at)
+	}
+	times := []*declared.Time{events.Occurred}
+	for _, o := range objects {
+		if v := o.Version; v != nil && v.Unit == declared.Integer {
+			if path, ok := at(v.From); ok {
+				out.Versions = append(out.Versions, path)
+			}
+		} else if v != nil {
+			times = append(times, &declared.Time{From: v.From, Unit: v.Unit})
+		}
+		if len(o.ID) > 0 {
+			out.Objects = append(out.Objects, paths(o.ID[0], at)...)
+		}
+	}
+	for _, t := range times {
+		if t == nil {
+			continue
+		}
+		if path, ok := at(t.From); ok {
+			out.Times = append(out.Times, declared.Time{From: signature.Ref{Kind: signature.Root, Name: path}, Unit: t.Unit})
+		}
+	}
+	return out
+}
+
+// paths are where the references of a template stand in a body.
+func paths(t signature.Template, at func(signature.Ref) (string, bool)) []string {
+	var out []string
+	for _, r := range t.Refs() {
+		if path, ok := at(r); ok {
+			out = append(out, path)
+		}
+	}
+	return out
 }

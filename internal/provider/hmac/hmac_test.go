@@ -159,7 +159,8 @@ func TestEveryDelivery(t *testing.T) {
 	}
 	later := v.delivery()
 	later.ReceivedAt = later.ReceivedAt.Add(1)
-	if key(v.delivery()) != key(v.delivery()) || key(v.delivery()) == key(later) {
+	first, again := key(v.delivery()), key(v.delivery())
+	if first != again || first == key(later) {
 		t.Error("a delivery's key is not its own")
 	}
 }

@@ -33,9 +33,10 @@ var spec = declared.Spec{
 	},
 	Objects: []declared.Object{
 		{Events: []string{"ping"}, Ignored: "a ping tries the address"},
-		{Events: []string{"admin.logged_in", "admin.logged_out", "admin.activity_log_event.*", "content_stat.*", "event.*"}, Ignored: "the event tells what somebody did, no object that is mirrored"},
-		{Events: []string{"contact.deleted", "company.deleted", "conversation.deleted", "ticket.deleted", "user.deleted"}, Type: itemType, ID: itemID, State: "data.item",
-			Version: changed, Deletes: []string{"*"}, Final: true},
+		{Events: []string{"admin.logged_in", "admin.logged_out", "admin.activity_log_event.*", "content_stat.*", "event.*"},
+			Ignored: "the event tells what somebody did, no object that is mirrored"},
+		{Events: []string{"contact.deleted", "company.deleted", "conversation.deleted", "ticket.deleted", "user.deleted"},
+			Type: itemType, ID: itemID, State: "data.item", Version: changed, Deletes: []string{"*"}, Final: true},
 		// Of its parts a conversation carries those that the event is about; which those are is no state of the conversation.
 		{Events: []string{"conversation.*"}, Type: itemType, ID: itemID, State: "data.item", Version: changed, Volatile: []string{"conversation_parts"}},
 		{Type: itemType, ID: itemID, State: "data.item", Version: changed},
@@ -56,11 +57,14 @@ var spec = declared.Spec{
 		Counter: "data.item.name",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Developer Hub open the app, *Webhooks*, and enter the ingest URL as endpoint; Intercom tries it with a `HEAD` request, which is answered. Choose the topics. " +
-			"The secret is the app's *client secret* (*Basic information*). Workspaces that installed the app are told apart by `app_id`; list those you take under `accounts`, or leave it out for all.",
-		Links: []string{"https://developers.intercom.com/docs/webhooks", "https://developers.intercom.com/docs/webhooks/setting-up-webhooks", "https://developers.intercom.com/docs/webhooks/webhook-notifications"},
+		Setup: "In the Developer Hub open the app, *Webhooks*, and enter the ingest URL as endpoint; Intercom tries it with a `HEAD` request, which is " +
+			"answered. Choose the topics. The secret is the app's *client secret* (*Basic information*). Workspaces that installed the app are told apart by " +
+			"`app_id`; list those you take under `accounts`, or leave it out for all.",
+		Links: []string{"https://developers.intercom.com/docs/webhooks", "https://developers.intercom.com/docs/webhooks/setting-up-webhooks",
+			"https://developers.intercom.com/docs/webhooks/webhook-notifications"},
 		Unsure: []string{
-			"The form of the signature: HMAC with SHA-1 of the body under the client secret, after `sha1=`. It is read from other programs that take Intercom's webhooks. No time is signed, so a captured delivery can be sent again; it is the same event, since its id is signed.",
+			"The form of the signature: HMAC with SHA-1 of the body under the client secret, after `sha1=`. It is read from other programs that take " +
+				"Intercom's webhooks. No time is signed, so a captured delivery can be sent again; it is the same event, since its id is signed.",
 			"That a retry keeps the notification's `id`. Only its counters of deliveries are left out when the two are compared.",
 			"Of `updated_at` both spellings are read, seconds and a date. That it moves with every change; the receipt bounds what it may have missed.",
 			"That ids of deleted contacts, companies, conversations and tickets are never given again; after a delete they stay deleted.",

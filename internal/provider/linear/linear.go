@@ -60,14 +60,19 @@ var spec = declared.Spec{
 		Counter: "data.description",
 	},
 	Docs: provider.Docs{
-		Setup: "As a workspace admin open *Settings*, *API*, *Webhooks*, and make one with the ingest URL; the secret is its *signing secret* (`lin_wh_...`). " +
-			"Workspaces are told apart by `organizationId`; list those you take under `accounts`, or leave it out for all. The signed time may be 60 s old, as Linear says; set `tolerance` for more.",
-		Key:   "`Linear-Delivery`, else a digest of the content. Nothing signs that header: whoever captured a delivery can send it again as another event for a minute. It then says the same of the same object, so nothing changes.",
+		Setup: "As a workspace admin open *Settings*, *API*, *Webhooks*, and make one with the ingest URL; the secret is its *signing secret* " +
+			"(`lin_wh_...`). Workspaces are told apart by `organizationId`; list those you take under `accounts`, or leave it out for all. " +
+			"The signed time may be 60 s old, as Linear says; set `tolerance` for more.",
+		Key: "`Linear-Delivery`, else a digest of the content. Nothing signs that header: whoever captured a delivery can send it again as another event " +
+			"for a minute. It then says the same of the same object, so nothing changes.",
 		Links: []string{"https://linear.app/developers/webhooks"},
 		Unsure: []string{
-			"That a retry (after 1 minute, 1 hour, 6 hours) carries a new `webhookTimestamp` and the same `Linear-Delivery`. If the time is the first one's, retries are refused as stale; set `tolerance: 7h` then.",
+			"That every delivery carries `Linear-Delivery`, and a retry the same.",
+			"That a retry (after 1 minute, 1 hour, 6 hours) carries a new `webhookTimestamp`. If the time is the first one's, retries are refused as stale; " +
+				"set `tolerance: 8h` then.",
 			"That `updatedAt` moves with every change; Linear calls it the time of the last meaningful one. The receipt bounds what it may have missed.",
-			"That a removed object moved its `updatedAt`. If it did not, it is ambiguous whether it was removed, and a look is owed. A removed issue can be restored, so no removal is final.",
+			"That a removed object moved its `updatedAt`. If it did not, it is ambiguous whether it was removed, and a look is owed. A removed issue can be " +
+				"restored, so no removal is final.",
 		},
 	},
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/linear"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -102,6 +103,28 @@ func TestWhatEventsSay(t *testing.T) {
 		if got := providertest.Summary(o, err); got != want {
 			t.Errorf("%s\n got %s\nwant %s", body, got, want)
 		}
+	}
+}
+
+// A removal that moved no updatedAt cannot be told from the state before it: that is said, and not guessed.
+func TestRemovalAtAnOldTime(t *testing.T) {
+	t.Parallel()
+	const at = `"data":{"id":"i","title":"a","updatedAt":"2026-01-01T00:00:00.001Z"}}`
+	s := suite()
+	row := versioning.NewRow()
+	for _, body := range []string{`{"type":"Issue","action":"remove",` + at, `{"type":"Issue","action":"create",` + at} {
+		_, o, err := s.Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := versioning.FromObservation(o, time.Unix(1767312000, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		versioning.Apply(&row, in)
+	}
+	if !row.Ambiguous || row.LookAfter == 0 {
+		t.Errorf("row %+v", row)
 	}
 }
 

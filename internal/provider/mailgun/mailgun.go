@@ -35,7 +35,8 @@ var spec = declared.Spec{
 		// Each event tells what became of one message to one recipient. It is whole in itself, and the latest is where the message stands.
 		{
 			Events: []string{"accepted", "rejected", "delivered", "failed", "failed.*", "opened", "clicked", "unsubscribed", "complained", "stored"},
-			Type:   declared.Templates("message"), ID: declared.Templates("{json:event-data.message.headers.message-id}:{json:event-data.recipient}"), State: "event-data",
+			Type:   declared.Templates("message"), State: "event-data",
+			ID: declared.Templates("{json:event-data.message.headers.message-id}:{json:event-data.recipient}"),
 		},
 		{Ignored: "events of this type concern no message"},
 	},
@@ -53,14 +54,16 @@ var spec = declared.Spec{
 		Counter: "event-data.message.headers.subject",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Control Panel under *Sending*, *Webhooks*, enter the ingest URL for each kind of event; the secret is the *HTTP webhook signing key* (*API security*), one for the whole account. " +
-			"**Mailgun's signature covers " + notCovered + "**: whoever saw one delivery, in a log or at a proxy, can send any event with it for as long as `tolerance` allows (300 s), under any id. " +
-			"Believe these events no more than you believe everyone on the way, end TLS as close to Postern as you can, and do not log bodies. " +
-			"Webhooks made before 2018 and messages that Mailgun forwards to you are forms, and are not taken.",
+		Setup: "In the Control Panel under *Sending*, *Webhooks*, enter the ingest URL for each kind of event; the secret is the *HTTP webhook signing " +
+			"key* (*API security*), one for the whole account. **Mailgun's signature covers " + notCovered + "**: whoever saw one delivery, in a log or at a " +
+			"proxy, can send any event with it for as long as `tolerance` allows (300 s), under any id. Believe these events no more than you believe " +
+			"everyone on the way, end TLS as close to Postern as you can, and do not log bodies. Webhooks made before 2018 and messages that Mailgun " +
+			"forwards to you are forms, and are not taken.",
 		Key:   "`event-data.id`, which nothing signs, else a digest of the content.",
 		Links: []string{"https://documentation.mailgun.com/docs/mailgun/user-manual/events/webhooks"},
 		Unsure: []string{
-			"That a retry, up to 8 hours later, is signed anew. If it is not, retries later than `tolerance` are refused as stale. Mailgun's documents ask to refuse a token that was seen before; here a second event under a token is taken, and one under a known id is not.",
+			"That a retry, up to 8 hours later, is signed anew. If it is not, retries later than `tolerance` are refused as stale. Mailgun's documents ask to " +
+				"remember tokens and refuse one that was seen before; here a second event under a token is taken, and one under a known id is not.",
 			"That `event-data.id` stays the same when an event is sent again.",
 			"That an event's time, which has fractions of a second, is never the same for two events of one message.",
 		},

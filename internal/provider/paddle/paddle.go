@@ -4,6 +4,7 @@ package paddle
 
 import (
 	"embed"
+	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
@@ -17,7 +18,11 @@ var files embed.FS
 func New() *declared.Provider { return declared.New(spec) }
 
 // entities are what events are about; the first word of their types.
-var entities = []string{"address", "adjustment", "business", "customer", "discount", "discount_group", "payment_method", "payout", "price", "product", "report", "subscription", "transaction"}
+var entities = []string{"address", "adjustment", "business", "customer", "discount", "discount_group", paymentMethod, "payout", "price",
+	"product", "report", "subscription", "transaction"}
+
+// paymentMethod is the one entity that is ever deleted; the others are archived.
+const paymentMethod = "payment_method"
 
 var spec = declared.Spec{
 	Name: "paddle", Title: "Paddle Billing",
@@ -50,10 +55,14 @@ var spec = declared.Spec{
 		Counter: "data.name",
 	},
 	Docs: provider.Docs{
-		Setup: "Under *Developer tools*, *Notifications*, make a destination of type webhook with the ingest URL; the secret is its *secret key* (`pdl_ntfset_...`), whole. " +
-			"Sandbox and live have destinations and secrets of their own; give each a source. Paddle's own Node library takes a signature for 5 s only. Here it is 300 s, as everywhere: " +
-			"a delivery that is sent again in that time is the same event, since its id is signed. Set `tolerance` for less.",
-		Links: []string{"https://developer.paddle.com/webhooks/overview", "https://developer.paddle.com/webhooks/signature-verification", "https://developer.paddle.com/webhooks/about/how-webhooks-work"},
+		Setup: "Under *Developer tools*, *Notifications*, make a destination of type webhook with the ingest URL; the secret is its *secret key* " +
+			"(`pdl_ntfset_...`), whole. Sandbox and live have destinations and secrets of their own; give each a source. Paddle's own Node library takes a " +
+			"signature for 5 s only. Here it is 300 s: a delivery that is sent again in that time is the same event, since its id is signed. " +
+			"Set `tolerance` for less.",
+		Objects: "- `" + strings.Join(entities, "`, `") + "`: named by `data.id`, whole in `data`, ordered by the event's time, `occurred_at`. A payment method is gone after " +
+			"`payment_method.deleted`; nothing else is ever deleted.\n- all other events: none",
+		Links: []string{"https://developer.paddle.com/webhooks/overview", "https://developer.paddle.com/webhooks/signature-verification",
+			"https://developer.paddle.com/webhooks/about/how-webhooks-work"},
 		Unsure: []string{
 			"That Paddle waits 5 s for an answer.",
 			"That a retry is signed anew, with its own time. If it is not, retries later than the tolerance are refused as stale.",
@@ -64,10 +73,11 @@ var spec = declared.Spec{
 
 func objects() []declared.Object {
 	var out []declared.Object
+	id := declared.Templates("{json:data.id}")
 	for _, entity := range entities {
-		o := declared.Object{Events: []string{entity + ".*"}, Type: declared.Templates(entity), ID: declared.Templates("{json:data.id}"), State: "data"}
-		if entity == "payment_method" { // all others are archived, never deleted
-			o.Deletes = []string{"payment_method.deleted"}
+		o := declared.Object{Events: []string{entity + ".*"}, Type: declared.Templates(entity), ID: id, State: "data"}
+		if entity == paymentMethod {
+			o.Deletes = []string{paymentMethod + ".deleted"}
 		}
 		out = append(out, o)
 	}

@@ -4,6 +4,7 @@ package square
 
 import (
 	"embed"
+	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
@@ -42,19 +43,24 @@ var spec = declared.Spec{
 		declared.Sample(files, "customer.deleted", "samples/customer_deleted.json"),
 	},
 	Vary: declared.Vary{
-		IDs:      []string{"event_id"},
-		Times:    []declared.Time{*declared.At("json:created_at", declared.RFC3339)},
-		Versions: []string{"data.object.invoice.version", "data.object.booking.version", "data.object.customer.version", "data.object.order_updated.version"},
-		Objects:  []string{"data.id", "data.object.booking.id"},
-		Counter:  "data.object.payment.amount_money.amount",
+		IDs:   []string{"event_id"},
+		Times: []declared.Time{*declared.At("json:created_at", declared.RFC3339)},
+		Versions: []string{"data.object.invoice.version", "data.object.booking.version", "data.object.customer.version",
+			"data.object.order_updated.version"},
+		Objects: []string{"data.id", "data.object.booking.id"},
+		Counter: "data.object.payment.amount_money.amount",
 	},
 	Docs: provider.Docs{
-		Setup: "In the Developer Console open the application, *Webhooks*, *Subscriptions*, and add one with the ingest URL; the secret is its *signature key*. Name exactly the same URL " +
-			"under `url`: it is signed together with the body. Sellers are told apart by `merchant_id`; list those you take under `accounts`, or leave it out for all.",
-		Links: []string{"https://developer.squareup.com/docs/webhooks/overview", "https://developer.squareup.com/docs/webhooks/step3validate", "https://developer.squareup.com/docs/webhooks/v2webhook-events-tech-ref"},
+		Setup: "In the Developer Console open the application, *Webhooks*, *Subscriptions*, and add one with the ingest URL; the secret is its " +
+			"*signature key*. Name exactly the same URL under `url`: it is signed together with the body. Sellers are told apart by `merchant_id`; " +
+			"list those you take under `accounts`, or leave it out for all.",
+		Objects: objectsText(),
+		Links: []string{"https://developer.squareup.com/docs/webhooks/overview", "https://developer.squareup.com/docs/webhooks/step3validate",
+			"https://developer.squareup.com/docs/webhooks/v2webhook-events-tech-ref"},
 		Unsure: []string{
-			"That retries, 11 over a day, send the same bytes under the same signature. No time is signed, so nobody can tell a retry from a captured delivery sent again; both are the same event, since its id is signed.",
-			"That `version` of a subscription, booking, dispute, vendor and bank account grows with every change. It is documented for the others.",
+			"That retries, 11 over a day, send the same bytes under the same signature. No time is signed, so nobody can tell a retry from a captured " +
+				"delivery sent again; both are the same event, since its id is signed.",
+			"That `version` of a subscription, booking, dispute, vendor, shift and bank account grows with every change. It is documented for the others.",
 			"That the ids of deleted customers, invoices, shifts and timecards are never given again; after a delete they stay deleted.",
 		},
 	},
@@ -75,7 +81,8 @@ var mirrored = []struct {
 	{kind: "payment", events: []string{"payment.created", "payment.updated"}, at: "payment"},
 	{kind: "refund", events: []string{"refund.created", "refund.updated"}, at: "refund"},
 	{kind: "invoice", events: []string{"invoice.*"}, at: "invoice", version: true, deletes: []string{"invoice.deleted"}},
-	{kind: "customer", events: []string{"customer.created", "customer.updated", "customer.deleted"}, at: "customer", version: true, deletes: []string{"customer.deleted"}},
+	{kind: "customer", events: []string{"customer.created", "customer.updated", "customer.deleted"}, at: "customer", version: true,
+		deletes: []string{"customer.deleted"}},
 	{kind: "booking", events: []string{"booking.created", "booking.updated"}, at: "booking", version: true, still: true},
 	{kind: "subscription", events: []string{"subscription.created", "subscription.updated"}, at: "subscription", version: true, still: true},
 	{kind: "payout", events: []string{"payout.*"}, at: "payout", version: true},
@@ -101,7 +108,8 @@ func objects() []declared.Object {
 	id := declared.Templates("{json:data.id}")
 	out := []declared.Object{
 		{Events: []string{"*.custom_attribute*"}, Ignored: "custom attributes are not mirrored"},
-		{Events: []string{"dispute.evidence.added", "dispute.evidence.removed", "dispute.state.changed"}, Ignored: "Square sends the same change as another event, of the type that replaced this one"},
+		{Events: []string{"dispute.evidence.added", "dispute.evidence.removed", "dispute.state.changed"},
+			Ignored: "Square sends the same change as another event, of the type that replaced this one"},
 		{Events: []string{"catalog.version.updated"}, Ignored: "the event tells that the catalog changed, not what of it"},
 		{Events: []string{"inventory.count.updated"}, Ignored: "the event tells counts of items at places, and names no one object"},
 		{Events: []string{"order.created", "order.updated", "order.fulfillment.updated"}, Type: declared.Templates("order"), ID: id,
@@ -120,4 +128,23 @@ func objects() []declared.Object {
 		out = append(out, o)
 	}
 	return append(out, declared.Object{Ignored: "events of this type concern no object that is mirrored"})
+}
+
+// objectsText says in a few lines what the table has in many.
+func objectsText() string {
+	var versioned, timed, deletes []string
+	for _, m := range mirrored {
+		deletes = append(deletes, m.deletes...)
+		if m.version {
+			versioned = append(versioned, m.kind)
+		} else {
+			timed = append(timed, m.kind)
+		}
+	}
+	list := func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" }
+	return "- " + list(versioned) + ": whole, ordered by their own integer `version`\n" +
+		"- " + list(timed) + ": whole, ordered by the event's time, `created_at`\n" +
+		"- " + list(deletes) + ": the object is gone, for good where it has a version\n" +
+		"- `order`, `location`: the event names the object and does not carry it, so a look is owed\n" +
+		"- all other events, custom attributes, the catalog's version and counts of the inventory among them: none"
 }

@@ -97,6 +97,26 @@ func TestWhatEventsSay(t *testing.T) {
 	}
 }
 
+// Events made for trying a source change something each, and each is newer than the one before.
+func TestMadeEventsGrow(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	for _, sample := range s.Provider.Samples() {
+		var last int64 = -1
+		for n := range 12 {
+			made, err := s.Provider.Vary(sample, n, time.Unix(1767312000+int64(n), 0), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, o, err := s.Observed(t, s.Deliver(t, s.Source, made))
+			if err != nil || o.At <= last {
+				t.Errorf("%s %d: at %d after %d, %v", sample.Type, n, o.At, last, err)
+			}
+			last = o.At
+		}
+	}
+}
+
 func FuzzIdentify(f *testing.F) {
 	for _, s := range square.New().Samples() {
 		f.Add(s.Body)

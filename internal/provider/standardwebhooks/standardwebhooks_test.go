@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
@@ -101,6 +102,27 @@ func TestSamplesInAnyOrderWithObjectsNamed(t *testing.T) {
 	s.Provider = declared.New(spec)
 	providertest.AnyOrder(t, s)
 	providertest.Golden(t, s, "testdata/objects.golden", *update)
+}
+
+// Senders write times as texts or as numbers; a varied delivery keeps the way of its own.
+func TestTimesAsNumbers(t *testing.T) {
+	t.Parallel()
+	p := standardwebhooks.New()
+	at := time.Date(2026, time.July, 4, 12, 30, 15, 0, time.UTC)
+	for body, want := range map[string]string{
+		`{"timestamp":1654012591514,"data":{"updated_at":1654012591835}}`: `{"data":{"updated_at":1783168215000},"timestamp":1783168215000}`,
+		`{"timestamp":1654012591}`:                                        `{"timestamp":1783168215}`,
+		`{"timestamp":"2022-05-31T15:56:31Z"}`:                            `{"timestamp":"2026-07-04T12:30:15.000Z"}`,
+	} {
+		varied, err := p.Vary(provider.Sample{Body: []byte(body)}, 1, at, false)
+		if err != nil || string(varied.Body) != want {
+			t.Errorf("vary %s: %s, %v", body, varied.Body, err)
+		}
+		events, err := p.Identify(&provider.Source{}, &provider.Delivery{Header: http.Header{}, Body: varied.Body})
+		if err != nil || !events[0].OccurredAt.Equal(at) {
+			t.Errorf("identify %s: %+v, %v", varied.Body, events, err)
+		}
+	}
 }
 
 func FuzzIdentify(f *testing.F) {

@@ -9,7 +9,7 @@ var docs = provider.Docs{
 		"take under `accounts`, or leave it out for all.",
 	Signature: "HMAC-SHA-1 over the address with its query and the fields of the form, sorted and joined, as base64 in the header `X-Twilio-Signature`; over the address alone where that holds the " +
 		"SHA-256 of the body in `bodySHA256`. With or without the address's default port. The values of a field that comes twice are sorted, and equal ones counted once. No time is signed, " +
-		"and fields are joined without marks between them: whoever captures a delivery can send it again (it is the same event), or divided into other fields, which only its senselessness betrays.",
+		"and fields are joined without marks between them: whoever captures a delivery can send it again, which is the same event, or the same text divided into other fields, which is another and makes no sense.",
 	Key: "Of Event Streams `{json:id}`. Of forms, which name no event: `{MessageSid}:{MessageStatus}` or `{MessageSid}:{SmsStatus}`, `{CallSid}:{CallStatus}:{SequenceNumber}`, " +
 		"`{RecordingSid}:{RecordingStatus}`, else a digest of the content. The header `I-Twilio-Idempotency-Token` is kept; nobody signs it, so it names nothing.",
 	Unsure: []string{

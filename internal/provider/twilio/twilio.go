@@ -69,6 +69,7 @@ var spec = declared.Spec{
 		declared.Sample(files, "message.sent", "samples/sent.form"),
 		declared.Sample(files, "message.delivered", "samples/delivered.form"),
 		declared.Sample(files, "call.ringing", "samples/voice.form"),
+		declared.Sample(files, "call-progress-events.initiated", "samples/initiated.form"),
 		declared.Sample(files, "call-progress-events.ringing", "samples/ringing.form"),
 		declared.Sample(files, "call-progress-events.completed", "samples/completed.form"),
 		declared.Sample(files, "com.twilio.messaging.message.sent", "samples/stream.json"),

@@ -51,7 +51,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfEventStreams(t *testing.T) {
 	t.Parallel()
 	s := suite()
-	s.Provider = withSamples{twilio.New(), twilio.New().Samples()[6:]}
+	s.Provider = withSamples{twilio.New(), twilio.New().Samples()[7:]}
 	s.NoKey = func(t *testing.T, src *provider.Source, d *provider.Delivery) {
 		t.Helper()
 		again, err := twilio.New().Sign(src, provider.Sample{Body: []byte(`[{"type":"com.twilio.messaging.message.sent","time":"2026-06-01T09:07:00.000Z"}]`)}, d.ReceivedAt)

@@ -1,0 +1,345 @@
+package declared_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// specOf is a sender of events {"id", "type", "at", "data"}.
+func specOf(change func(*declared.Spec)) declared.Spec {
+	spec := declared.Spec{
+		Name:    "test",
+		Schemes: []*signature.Scheme{{Name: "s", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-S")}}, Message: signature.MustTemplate("{body}")}},
+		Events:  declared.Events{Key: declared.Templates("{json:id}"), Type: declared.Templates("{json:type}"), Occurred: declared.At("json:at", declared.Auto)},
+		Objects: []declared.Object{{Type: declared.Templates("thing"), ID: declared.Templates("{json:data.id}"), State: "data"}},
+	}
+	if change != nil {
+		change(&spec)
+	}
+	return spec
+}
+
+// told is an event, and what it says, in words.
+func told(t *testing.T, p *declared.Provider, d *provider.Delivery) []string {
+	t.Helper()
+	src := &provider.Source{Name: "s", Accounts: []string{"*"}}
+	providertest.Sound(t, p, src, d)
+	events, err := p.Identify(src, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for i, e := range events {
+		says := providertest.Summary(p.Observe(src, &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account, Index: i, Body: d.Body}))
+		key := e.Key
+		if e.ContentKey {
+			key = "content"
+		}
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s %s", key, e.Type, e.Account))+": "+says)
+	}
+	return out
+}
+
+func delivery(body string) *provider.Delivery {
+	return &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Date(2026, 7, 4, 12, 30, 15, 0, time.UTC)}
+}
+
+func TestMatches(t *testing.T) {
+	t.Parallel()
+	alphabet := rapid.StringOfN(rapid.SampledFrom([]rune("ab.*")), 0, 8, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := alphabet.Draw(t, "pattern")
+		text := pattern // each * replaced by some text, most often, so that it fits, and then a little more or less
+		for strings.Contains(text, "*") {
+			text = strings.Replace(text, "*", strings.ReplaceAll(alphabet.Draw(t, "any"), "*", "c"), 1)
+		}
+		text = text[min(len(text), rapid.IntRange(0, 1).Draw(t, "cut")):] + rapid.SampledFrom([]string{"", "", "a", "c"}).Draw(t, "after")
+		want := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, ".*") + "$").MatchString(text)
+		if got := declared.Matches([]string{"no such", pattern}, text); got != want {
+			t.Fatalf("%q fits %q: %v", text, pattern, got)
+		}
+	})
+}
+
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	const none = "the event carries no version and no time, so it has no place in the order"
+	for _, tc := range []struct {
+		unit declared.Unit
+		text string
+		want string
+	}{
+		{declared.Auto, `1783168215`, "1783168215000000/1000000"},
+		{declared.Auto, `"1783168215"`, "1783168215000000/1000000"},
+		{declared.Auto, `1783168215250`, "1783168215250000/1000"},
+		{declared.Auto, `1783168215.25`, "1783168215250000/1000"},
+		{declared.Auto, `1783168215.0`, "1783168215000000/1000000"},
+		{declared.Auto, `1.783168215e9`, "1783168215000000/1000000"},
+		{declared.Auto, `99999999999`, "99999999999000000/1000000"},
+		{declared.Auto, `100000000000`, "100000000000000/1000"},
+		{declared.Auto, `"2026-07-04T12:30:15Z"`, "1783168215000000/1000000"},
+		{declared.Auto, `"2026-07-04T12:30:15.000Z"`, "1783168215000000/1000000"},
+		{declared.Auto, `"2026-07-04T12:30:15.250Z"`, "1783168215250000/1000"},
+		{declared.Auto, `"2026-07-04T12:30:15.250123456+02:00"`, "1783161015250123/1000"},
+		{declared.Auto, `"2026-07-04T12:30:15.250+0200"`, "1783161015250000/1000"},
+		{declared.Auto, `"2026-07-04T12:30:15.25"`, "1783168215250000/1000"},
+		{declared.Auto, `"2026-07-04 12:30:15 UTC"`, "1783168215000000/1000000"},
+		{declared.Auto, `"2026-07-04 12:30:15"`, "1783168215000000/1000000"},
+		{declared.Auto, `"2026-07-04 12:30:15 +0200"`, "1783161015000000/1000000"},
+		{declared.Auto, `"2026-07-04 12:30:15 PST"`, none}, // its offset is nobody's guess
+		{declared.Auto, `"2026-07-04"`, none},
+		{declared.Auto, `"10000-01-01T00:00:00Z"`, none},
+		{declared.Auto, `"1969-12-31T23:59:59Z"`, none},
+		{declared.Auto, `0`, none},
+		{declared.Auto, `-5`, none},
+		{declared.Auto, `0.0000001`, none},
+		{declared.Auto, `1e400`, none},
+		{declared.Auto, `9999999999999999999999`, none},
+		{declared.Auto, `"0x1p30"`, none},
+		{declared.Auto, `"Infinity"`, none},
+		{declared.Auto, `"NaN"`, none},
+		{declared.Auto, `true`, none},
+		{declared.Auto, `null`, none},
+		{declared.Auto, `{}`, none},
+		{declared.Auto, `""`, none},
+		{declared.Seconds, `100000000000`, "100000000000000000/1000000"},
+		{declared.Seconds, `1783168215250`, none}, // the year 58475
+		{declared.Seconds, `"2026-07-04T12:30:15Z"`, none},
+		{declared.Milliseconds, `1783168215000`, "1783168215000000/1000"},
+		{declared.Milliseconds, `1783168215`, "1783168215000/1000"},
+		{declared.RFC3339, `"2026-07-04T12:30:15Z"`, "1783168215000000/1000000"},
+		{declared.RFC3339, `1783168215`, none},
+		{declared.Integer, `7`, "7/1"},
+		{declared.Integer, `"7"`, "7/1"},
+		{declared.Integer, `0`, "0/1"},
+		{declared.Integer, `7e2`, "700/1"},
+		{declared.Integer, `7.5`, none},
+		{declared.Integer, `-1`, none},
+		{declared.Integer, `9223372036854775807`, "9223372036854775807/1"},
+		{declared.Integer, `9223372036854775808`, none},
+	} {
+		p := declared.New(specOf(func(s *declared.Spec) {
+			s.Objects[0].Version = &declared.Version{From: signature.MustRef("json:v"), Unit: tc.unit}
+		}))
+		want := "k t: thing 1, at " + tc.want + ", rank 1, own"
+		if tc.want == none {
+			want = "k t: thing 1, partial: " + none
+		}
+		got := told(t, p, delivery(`{"id":"k","type":"t","at":1783168215,"v":`+tc.text+`,"data":{"id":"1"}}`))
+		if diff := cmp.Diff([]string{want}, got); diff != "" {
+			t.Errorf("unit %d, %s: %s", tc.unit, tc.text, diff)
+		}
+	}
+}
+
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		split, item, body string
+		want              []string
+	}{
+		"two":          {"l", "", `{"l":[{"id":"a","type":"t","at":5,"data":{"id":"1"}},{"id":"b","type":"t","data":{"id":"2"}}]}`, []string{"a t: thing 1, at 5000000/1000000, rank 1", "b t: thing 2, partial: the event carries no version and no time, so it has no place in the order"}},
+		"the body":     {".", "", `[{"id":"a","type":"t","data":{"id":"1"},"at":5}]`, []string{"a t: thing 1, at 5000000/1000000, rank 1"}},
+		"in an item":   {"l", "x.y", `{"l":[{"x":{"y":{"id":"a","type":"t","data":{"id":"1"},"at":5}}}]}`, []string{"a t: thing 1, at 5000000/1000000, rank 1"}},
+		"no item":      {"l", "x", `{"l":[{"y":1},{"y":2},3,null,"s"]}`, slicesOf(5, "content unknown: ignored: the event names no object where those of its type do")},
+		"empty":        {"l", "", `{"l":[]}`, []string{"content empty: ignored: the delivery holds no events"}},
+		"no list":      {"l", "", `{"m":[]}`, []string{`content unknown: dead: the body has no list of events at "l"`}},
+		"list of text": {"l", "", `{"l":"abc"}`, []string{`content unknown: dead: the body has no list of events at "l"`}},
+		"twins":        {"l", "", `{"l":[{"type":"t"},{"type":"t"}]}`, slicesOf(2, "content t: ignored: the event names no object where those of its type do")},
+		"lists in lists": {"e.*.c", "", `{"e":[{"c":[{"id":"a","type":"t"},{"id":"b","type":"t"}]},{"c":[]},{"other":1},{"c":[{"id":"d","type":"t"}]}]}`,
+			[]string{"a t: ignored: the event names no object where those of its type do", "b t: ignored: the event names no object where those of its type do",
+				"content unknown: ignored: the event names no object where those of its type do", "d t: ignored: the event names no object where those of its type do"}},
+		"too many": {"l", "", `{"l":[` + strings.Repeat("1,", 10_000) + `1]}`, []string{"content unknown: dead: the body holds more than 10000 events"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := declared.New(specOf(func(s *declared.Spec) { s.Events.Split, s.Events.Item = tc.split, tc.item }))
+			if diff := cmp.Diff(tc.want, told(t, p, delivery(tc.body))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func slicesOf(n int, text string) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = text
+	}
+	return out
+}
+
+// What surrounds an event in lists of lists is that of its own place.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	p := declared.New(specOf(func(s *declared.Spec) {
+		s.Events.Split = "e.*.in.c"
+		s.Events.Key = declared.Templates("{root:e.*.id}/{root:e.*.in.c.*.n}/{index}")
+		s.Events.Account = declared.Templates("{root:e.*.in.who}")
+		s.Events.Type = declared.Templates("{root:all}")
+		s.Objects = []declared.Object{{Type: declared.Templates("{type}"), ID: declared.Templates("{root:e.*.id}-{json:n}")}}
+	}))
+	got := told(t, p, delivery(`{"all":"x","e":[{"id":1,"in":{"who":"ann","c":[{"n":1},{"n":2}]}},{"id":2,"in":{"who":"bob","c":[{"n":1}]}}]}`))
+	const thin = ", partial: the event carries no state of its object"
+	want := []string{"1/1/0 x ann: ann x 1-1" + thin, "1/2/1 x ann: ann x 1-2" + thin, "2/1/2 x bob: bob x 2-1" + thin}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	p = declared.New(specOf(func(s *declared.Spec) { s.Events.Split, s.Events.Key = ".", declared.Templates("{root:*.n}") }))
+	if got := told(t, p, delivery(`[{"n":"a"},{"n":"b"}]`)); len(got) != 2 || !strings.HasPrefix(got[0], "a ") || !strings.HasPrefix(got[1], "b ") {
+		t.Error(got)
+	}
+}
+
+// Events that are not named are the same if their content is: without what may differ, and never because neither could be read.
+func TestContentKeys(t *testing.T) {
+	t.Parallel()
+	key := func(p *declared.Provider, body string) string {
+		events, err := p.Identify(&provider.Source{}, delivery(body))
+		if err != nil || len(events) == 0 {
+			t.Fatal(err)
+		}
+		return events[0].Key
+	}
+	plain := declared.New(specOf(nil))
+	omit := declared.New(specOf(func(s *declared.Spec) { s.Events.Omit = []string{"try", "data.sent"} }))
+	content := declared.New(specOf(func(s *declared.Spec) {
+		s.Events.Key, s.Events.Omit = declared.Templates("c-{content}"), []string{"try"}
+	}))
+	batch := declared.New(specOf(func(s *declared.Spec) { s.Events.Split, s.Events.Item = "l", "x" }))
+	for name, tc := range map[string]struct {
+		p    *declared.Provider
+		a, b string
+		same bool
+	}{
+		"same":                    {plain, `{"try":1}`, `{"try":1}`, true},
+		"same but for its end":    {plain, `{"try":1}`, "{\"try\":1}\n", true},
+		"other":                   {plain, `{"try":1}`, `{"try":2}`, false},
+		"another attempt":         {omit, `{"try":1,"data":{"sent":1,"x":1}}`, `{"data":{"x":1,"sent":2},"try":2}`, true},
+		"another attempt, other":  {omit, `{"try":1,"data":{"x":1}}`, `{"try":1,"data":{"x":2}}`, false},
+		"content":                 {content, `{"try":1,"a":2}`, `{"a":2.0,"try":2}`, true},
+		"other content":           {content, `{"a":2}`, `{"a":3}`, false},
+		"content of what is none": {content, `nonsense`, `other nonsense`, false},
+		"element without event":   {batch, `{"l":[{"y":1}]}`, `{"l":[{"y":2}]}`, false},
+		"in another body":         {batch, `{"l":[{"x":{"a":1}}]}`, `{"l":[{"x":{"a":1}},{"x":{"a":2}}]}`, true},
+	} {
+		if (key(tc.p, tc.a) == key(tc.p, tc.b)) != tc.same {
+			t.Errorf("%s: keys %s and %s", name, key(tc.p, tc.a), key(tc.p, tc.b))
+		}
+	}
+	if !strings.HasPrefix(key(content, `{}`), "c-") || !strings.HasPrefix(key(content, `nonsense`), "sha256:") {
+		t.Errorf("%s, %s", key(content, `{}`), key(content, `nonsense`))
+	}
+}
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	p := declared.New(specOf(func(s *declared.Spec) {
+		s.Events.Bodies = []declared.BodyForm{declared.JSON, declared.Payload, declared.Form}
+		s.Events.Key = declared.Templates("{json:id}", "{form:the.id}")
+		s.Events.Occurred = nil
+	}))
+	const thin = "thing 1, partial: the event carries no version and no time, so it has no place in the order"
+	for body, want := range map[string]string{
+		`{"id":"a","type":"t","data":{"id":"1"}}`:                 "a t: " + thin,
+		"payload=%7B%22id%22%3A%22a%22%2C%22type%22%3A%22t%22%7D": "a t: ignored: the event names no object where those of its type do",
+		"the.id=f&type=t&x=1&x=2":                                 "f t: ignored: the event names no object where those of its type do",
+		"payload=nonsense&type=t":                                 "content t: ignored: the event names no object where those of its type do",
+		"nonsense":                                                "content unknown: dead: the body is not JSON: *",
+		"a=%zz":                                                   "content unknown: dead: *",
+		strings.Repeat("a=1&", 10_001):                            "content unknown: dead: *",
+	} {
+		got := told(t, p, delivery(body))
+		stem, open := strings.CutSuffix(want, "*")
+		if len(got) != 1 || !open && got[0] != want || !strings.HasPrefix(got[0], stem) {
+			t.Errorf("%.60s: %v, want %s", body, got, want)
+		}
+	}
+}
+
+// A token is a credential wherever it stands, and is not kept with events.
+func TestCredentialsAreNotKept(t *testing.T) {
+	t.Parallel()
+	for place, header := range map[string]string{"header:X-Token": "X-Token", "query:token": declared.QueryHeader} {
+		spec := specOf(func(s *declared.Spec) {
+			s.Schemes[0].Method, s.Schemes[0].Signature.In = signature.Token, []signature.Ref{signature.MustRef(place)}
+			s.Events.Type = declared.Templates("{header:X-Type}", "{query:type}")
+		})
+		kept := strings.Join(declared.New(spec).Headers(), " ")
+		if strings.Contains(kept, header) || !strings.Contains(kept, "X-Type") {
+			t.Errorf("%s: kept %s", place, kept)
+		}
+	}
+}
+
+// What a scheme reads is kept, so that a refused delivery can be verified again.
+func TestHeadersOfSchemesAreKept(t *testing.T) {
+	t.Parallel()
+	spec := specOf(func(s *declared.Spec) {
+		s.Schemes[0].Message = signature.MustTemplate("{header:X-A}{timestamp}")
+		s.Schemes[0].Or = []signature.Template{signature.MustTemplate("{header:X-B}{timestamp}")}
+		s.Schemes[0].Timestamp = &signature.Clock{From: signature.MustRef("header:X-C")}
+		s.Schemes[0].When = &signature.Condition{From: signature.MustRef("header:X-D"), Is: "2"}
+		s.Schemes[0].Body = &signature.BodyDigest{From: signature.MustRef("query:sum")}
+		s.Headers = []string{"x-e"}
+	})
+	kept := declared.New(spec).Headers()
+	want := []string{declared.QueryHeader, "Content-Type", "User-Agent", "X-A", "X-B", "X-C", "X-D", "X-E", "X-S"}
+	if diff := cmp.Diff(want, kept); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The query names events whether the source's address is known or not.
+func TestQueryNamesEvents(t *testing.T) {
+	t.Parallel()
+	p := declared.New(specOf(func(s *declared.Spec) { s.Events.Type = declared.Templates("{query:type}") }))
+	for _, url := range []string{"", "https://hooks.example/webhooks/a", "https://hooks.example/webhooks/a?type=mine"} {
+		d := delivery(`{"id":"a"}`)
+		d.Query = "type=theirs"
+		events, err := p.Identify(&provider.Source{URL: url}, d)
+		if err != nil || events[0].Type != "theirs" {
+			t.Errorf("%q: %+v, %v", url, events, err)
+		}
+	}
+}
+
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	p := declared.New(specOf(func(s *declared.Spec) { s.Events.Account = declared.Templates("{json:who}") }))
+	for name, tc := range map[string]struct {
+		src  provider.Source
+		want string
+		ok   bool
+	}{
+		"any":       {provider.Source{}, "ann", true},
+		"pinned":    {provider.Source{Account: "ann"}, "ann", true},
+		"other":     {provider.Source{Account: "bob"}, "", false},
+		"allowed":   {provider.Source{Accounts: []string{"bob", "ann"}}, "ann", true},
+		"forbidden": {provider.Source{Accounts: []string{"bob"}}, "", false},
+		"wildcard":  {provider.Source{Account: "bob", Accounts: []string{"*"}}, "ann", true},
+	} {
+		events, err := p.Identify(&tc.src, delivery(`{"id":"a","who":"ann"}`))
+		var rejection *provider.Rejection
+		if tc.ok && (err != nil || events[0].Account != tc.want) || !tc.ok && !errors.As(err, &rejection) {
+			t.Errorf("%s: %+v, %v", name, events, err)
+		}
+	}
+	events, err := p.Identify(&provider.Source{Account: "bob"}, delivery(`{"id":"a"}`))
+	if err != nil || events[0].Account != "bob" {
+		t.Errorf("%+v, %v", events, err)
+	}
+}

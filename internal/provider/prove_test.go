@@ -1,0 +1,74 @@
+package provider_test
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// Two schemes that share a header, and one that the sender must name.
+var several = []*signature.Scheme{
+	{Name: "text", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Test")}, Separator: " ", Assign: ",", Item: "v1"},
+		Timestamp: &signature.Clock{From: signature.MustRef("header:X-Time")}, Message: signature.MustTemplate("{timestamp}.{body}")},
+	{Name: "hex", Key: signature.Key{Form: signature.KeyHex}, Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Test")}, Separator: " ", Assign: ",", Item: "v1"},
+		Timestamp: &signature.Clock{From: signature.MustRef("header:X-Time")}, Message: signature.MustTemplate("{timestamp}.{body}")},
+	{Name: "named", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Other")}}, Message: signature.MustTemplate("{body}"),
+		When: &signature.Condition{From: signature.MustRef("header:X-Version"), Is: "2"}},
+}
+
+func TestProveByAnySchemeThatIsThere(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_700_000_000, 0).UTC()
+	const key = "00ff"
+	sign := func(scheme int) http.Header {
+		r := signature.Request{Body: []byte("body")}
+		if err := several[scheme].Sign([]byte(key), &r, at); err != nil {
+			t.Fatal(err)
+		}
+		return r.Header
+	}
+	with := func(h http.Header, name, value string) http.Header {
+		h.Set(name, value)
+		return h
+	}
+	tests := map[string]struct {
+		header http.Header
+		age    time.Duration
+		scheme string
+		want   provider.Reason
+	}{
+		"by the first":          {sign(0), 0, "text", ""},
+		"by the second":         {sign(1), 0, "hex", ""},
+		"the second is late":    {sign(1), time.Hour, "", provider.StaleTimestamp},
+		"the second is early":   {sign(1), -time.Hour, "", provider.FutureTimestamp},
+		"by the named one":      {with(sign(2), "X-Version", "2"), 0, "named", ""},
+		"it is not named":       {with(sign(2), "X-Version", ""), 0, "", provider.MissingSignature},
+		"it is named otherwise": {with(sign(2), "X-Version", "1"), 0, "", provider.MissingSignature},
+		"by none":               {with(sign(0), "X-Test", "v1,00"), 0, "", provider.WrongSignature},
+		"not readable":          {with(sign(0), "X-Test", "00"), 0, "", provider.MalformedSignature},
+		"right beside wrong":    {with(with(sign(0), "X-Other", "00"), "X-Version", "2"), 0, "text", ""},
+		"wrong beside late":     {with(with(sign(0), "X-Other", "00"), "X-Version", "2"), time.Hour, "", provider.StaleTimestamp},
+		"nothing":               {http.Header{}, 0, "", provider.MissingSignature},
+	}
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "only", Value: []byte(key)}}}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, err := provider.Prove(src, &provider.Delivery{Header: test.header, Body: []byte("body"), ReceivedAt: at.Add(test.age)}, several...)
+			if test.want == "" {
+				if err != nil || v.Scheme != test.scheme {
+					t.Errorf("prove: %+v, %v, want %s", v, err, test.scheme)
+				}
+				return
+			}
+			var r *provider.Rejection
+			if !errors.As(err, &r) || r.Reason != test.want || r.Detail == "" {
+				t.Errorf("prove: %+v, %v, want %s", v, err, test.want)
+			}
+		})
+	}
+}
