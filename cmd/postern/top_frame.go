@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -85,14 +86,18 @@ func (v *view) summary(b *bytes.Buffer) {
 func halfAndMost(p50, p99 quantity) string { return "p50 " + span(p50) + ", p99 " + span(p99) }
 
 func (v *view) tables(b *bytes.Buffer) {
-	table(b, "SOURCE\tDELIVERIES/s\tEVENTS/s\tDUPLICATE/s\tCONFLICT/s\tREJECTED/s\tREFUSED/s", len(v.Sources), func(i int) []string {
-		s := v.Sources[i]
+	heard := slices.DeleteFunc(slices.Clone(v.Sources), func(s sourceView) bool { return s.Total == 0 })
+	table(b, "SOURCE\tDELIVERIES/s\tEVENTS/s\tDUPLICATE/s\tCONFLICT/s\tREJECTED/s\tREFUSED/s", len(heard), func(i int) []string {
+		s := heard[i]
 		name := s.Source
 		if name == "" {
 			name = "(unknown)"
 		}
 		return []string{name, count(s.Deliveries), count(s.Stored), count(s.Duplicates), count(s.Conflicts), count(s.Rejected), count(s.Refused)}
 	})
+	if silent := len(v.Sources) - len(heard); silent > 0 {
+		fmt.Fprintf(b, "no delivery since the start to %s\n\n", plural(silent, "source", "sources"))
+	}
 	v.outcomes(b)
 	table(b, "REJECTED BY\tREASON\tPER s\tSINCE START", len(v.Rejected), func(i int) []string {
 		r := v.Rejected[i]

@@ -105,6 +105,8 @@ type sourceView struct {
 	Rejected   quantity `json:"rejected_per_second"`
 	// Refused are those answered neither 2xx nor 401: too large, too many, no database.
 	Refused quantity `json:"refused_per_second"`
+	// Total are the deliveries since the start.
+	Total quantity `json:"deliveries_total"`
 }
 
 type outcomeView struct {
@@ -209,7 +211,8 @@ func (in *interval) pools() []poolView {
 func (in *interval) sources() []sourceView {
 	out := []sourceView{}
 	for _, source := range in.labels("postern_deliveries_total", "source") {
-		s := sourceView{Source: source, Deliveries: in.rate("postern_deliveries_total", "source", source)}
+		s := sourceView{Source: source, Deliveries: in.rate("postern_deliveries_total", "source", source),
+			Total: in.sum("postern_deliveries_total", "source", source)}
 		event := func(result string) quantity {
 			return in.rate("postern_events_total", "source", source, "result", result)
 		}

@@ -127,7 +127,7 @@ func TestFrame(t *testing.T) {
 		"postern_events_total{source=\"stripe\",result=\"stored\"} 0")), told("http://b/metrics", 0, nil)}
 	after := []scrape{told("http://a/metrics", 2, metricsPage(t, "process_start_time_seconds 1.795262e+09",
 		`postern_deliveries_total{source="stripe",result="accepted"} 2500`, `postern_deliveries_total{source="stripe",result="rejected"} 4`,
-		`postern_deliveries_total{source="stripe",result="overloaded"} 3`, `postern_deliveries_total{source="",result="unknown_source"} 1`,
+		`postern_deliveries_total{source="stripe",result="overloaded"} 3`, `postern_deliveries_total{source="",result="unknown_source"} 1`, `postern_deliveries_total{source="quiet",result="accepted"} 0`,
 		`postern_events_total{source="stripe",result="stored"} 2400`, `postern_events_total{source="stripe",result="duplicate"} 100`,
 		`postern_rejections_total{source="stripe",reason="wrong_signature"} 4`, "postern_queue_deliveries{source=\"stripe\"} 17", "postern_queue_oldest_seconds 0.0123",
 		"postern_held_bytes 70000", "postern_stream_lag_messages 1234567", "postern_stream_lag_seconds 61.5", `postern_publishes_total{result="acknowledged"} 2300`,
@@ -154,6 +154,8 @@ SOURCE     DELIVERIES/s  EVENTS/s  DUPLICATE/s  CONFLICT/s  REJECTED/s  REFUSED/
 (unknown)          0.50         0            0           0           0       0.50
 stripe            1,254     1,200           50           0           2        1.5
 
+no delivery since the start to 1 source
+
 OUTCOMES     APPLIED  DEAD
 events/s       1,000  0.50
 since start    2,000     1
@@ -164,7 +166,7 @@ stripe       wrong_signature      2            4`
 		t.Error(diff)
 	}
 	small := clip(v.frame(), 20, 5)
-	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 20 lines more") {
+	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 22 lines more") {
 		t.Errorf("on a small screen: %q", small)
 	}
 }

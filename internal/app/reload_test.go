@@ -66,7 +66,8 @@ func startReloading(t *testing.T, sources string, every time.Duration) *reloadin
 	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Hangup: r.hangup,
 		Tune: func(tuning *app.Tuning) {
 			tuning.ReloadEvery = every
-			tuning.Ingest.Deadline, tuning.Ingest.StallAfter = 30*time.Second, 30*time.Second // a busy machine is no fault of a reload's
+			in := &tuning.Ingest // a busy machine is no fault of a reload's
+			in.Deadline, in.StallAfter, in.AcquireWithin = 30*time.Second, 30*time.Second, 30*time.Second
 			impatient(tuning)
 		}})
 	return r

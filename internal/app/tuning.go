@@ -21,7 +21,7 @@ type Tuning struct {
 
 func newTuning(c *config.Config) Tuning {
 	t := Tuning{Processor: processor.DefaultSettings, Limits: stream.DefaultLimits, Now: time.Now, ReloadEvery: reloadEvery, Ingest: ingest.Settings{
-		Deadline: c.Ingest.Deadline, StallAfter: time.Second, Queue: c.Ingest.Queue, QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
+		Deadline: c.Ingest.Deadline, StallAfter: time.Second, AcquireWithin: time.Second, Queue: c.Ingest.Queue, QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
 		BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers, RejectionsMaxCount: c.Rejections.MaxCount,
 		RejectionsMaxBytes: int64(c.Rejections.MaxBytes), RejectionsMaxBody: int64(c.Rejections.MaxBody),
 	}}

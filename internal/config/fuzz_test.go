@@ -1,10 +1,13 @@
 package config_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 )
 
 // FuzzParse: no input panics, and what is accepted keeps the promises that the wiring relies on.
@@ -13,6 +16,12 @@ func FuzzParse(f *testing.F) {
 		"", "null", "a", "- a", "database: {url: x}", config.Template(), strings.ReplaceAll(issueExample, "%FILE%", "/nowhere"),
 		"database: &a {url: x}\nsources: *a\n", "database: {url: \"${A}\"}\nsources: {a: null}", "sources: {\"a.b\": {provider: stripe}}",
 		"ingest: {deadline: 1h, max_body_bytes: \"1 KiB\"}", "a: &a [*a]", "? [x]\n: y", "<<: {database: {url: x}}", "!!binary x", "\xff",
+		declaredSource("hmac", `scheme: {header: [X-S, X-T-#], separator: ",", assign: "=", item: v1, message: "{timestamp}.[{query:q}]{body}", timestamp: {from: item:t}}
+events: {body: [form, json], split: a.*.b, item: c, key: "{root:a.*.n}-{index}{content}", type: ["{json:t}[.{header:X-A|lower}]"], omit: [n]}
+objects: [{events: "x.*", ignored: no}, {type: "{type}", id: "{json:id}", state: ., version: {from: json:v, unit: integer}, deletes: x, final: true}]`),
+		declaredSource("hmac", `schemes: [{in: json:sig, method: token, body_unsigned: true}, {header: X-S, method: hash, message: "{secret}{body}", when: {from: json:a, is: b}}]
+handshake: {challenge: {echo: query:c, as: x, token: {from: header:X, value: v}}, greeting: {when: {from: json:t, is: g}, echo: json:c}}
+reply: {status: 204}`),
 	} {
 		f.Add(seed)
 	}
@@ -30,6 +39,11 @@ func FuzzParse(f *testing.F) {
 		for _, e := range c.Endpoints() {
 			if len(e.Source.Secrets) == 0 || len(e.Source.Secrets[0].Value) == 0 || e.MaxBodyBytes < 1024 {
 				t.Fatalf("accepted source: %v", e.Source)
+			}
+			for _, body := range []string{`{"a":[{"n":1,"b":[{"c":{"id":"i","t":"x","v":1}},{}]}],"id":"i","type":"x","sig":"v"}`, "a=1&type=x", ""} {
+				d := &provider.Delivery{Header: http.Header{"X-S": {"t=1,v1=ab"}, "X-Signature": {"ab"}}, Query: "q=1&c=2", Body: []byte(body)}
+				_, _ = e.Provider.Verify(e.Source, d)
+				providertest.Sound(t, e.Provider, e.Source, d)
 			}
 		}
 	})

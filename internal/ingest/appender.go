@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,12 +16,8 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
-const (
-	// acquireWithin bounds the wait for a connection.
-	acquireWithin = time.Second
-	// downFor is how long deliveries are refused at once after the store did not answer; then one batch tries again.
-	downFor = 250 * time.Millisecond
-)
+// downFor is how long deliveries are refused at once after the store did not answer; then one batch tries again.
+const downFor = 250 * time.Millisecond
 
 // appender gathers verified deliveries into batches. While one batch is being committed, arrivals gather for the next: at low
 // load a batch is one delivery and nobody waits on a timer.
@@ -165,8 +162,8 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	for i, w := range batch {
 		deliveries[i] = w.delivery
 	}
-	began := time.Now()
-	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), acquireWithin, errors.New("no database connection within 1 s"))
+	began, within := time.Now(), cmp.Or(a.s.Settings.AcquireWithin, time.Second)
+	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("no database connection within %s", within))
 	receipts, err := events.Append(acquire, a.s.Pool, deliveries)
 	cancel()
 	a.observe(batch, receipts, time.Since(began))

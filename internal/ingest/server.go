@@ -37,6 +37,8 @@ type Settings struct {
 	Deadline time.Duration
 	// StallAfter is how long every writer's append may take before new deliveries are refused at once instead of queueing behind.
 	StallAfter time.Duration
+	// AcquireWithin is how long an append may wait for a database connection before the store counts as away; 0: a second.
+	AcquireWithin time.Duration
 	// Queue and QueueBytes bound the deliveries that wait and the bodies held in memory.
 	Queue      int
 	QueueBytes int64

@@ -94,7 +94,7 @@ func setupIdle(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBu
 				b.published <- e
 			}
 		},
-		Settings: ingest.Settings{Deadline: 20 * time.Second, StallAfter: 15 * time.Second, Queue: 4096, QueueBytes: 64 << 20, BatchMax: 256, BatchBytes: 8 << 20, Writers: 2,
+		Settings: ingest.Settings{Deadline: 20 * time.Second, StallAfter: 15 * time.Second, AcquireWithin: 20 * time.Second, Queue: 4096, QueueBytes: 64 << 20, BatchMax: 256, BatchBytes: 8 << 20, Writers: 2,
 			RejectionsMaxCount: 1000, RejectionsMaxBytes: 16 << 20, RejectionsMaxBody: maxBody}}
 	if tune != nil {
 		tune(&o)
@@ -118,7 +118,7 @@ func through(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*ingest.Op
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return proxy, func(o *ingest.Options) { o.Pool = pool }
+	return proxy, func(o *ingest.Options) { o.Pool, o.Settings.AcquireWithin = pool, time.Second }
 }
 
 // readTimeout is long enough for a busy machine; tests of slow senders serve again with a shorter one.

@@ -123,7 +123,8 @@ func TestComposeConfigurations(t *testing.T) {
 func TestComposeAsksTheRightAddresses(t *testing.T) {
 	t.Parallel()
 	file := readCompose(t)
-	for name, address := range map[string]string{"gateway-1": config.DefaultAdminListen, "gateway-2": config.DefaultAdminListen, "processor": config.DefaultProcessorListen} {
+	for name, address := range map[string]string{"gateway-1": config.DefaultAdminListen, "gateway-2": config.DefaultAdminListen,
+		"processor": config.DefaultProcessorListen} {
 		want := []string{"CMD", "/bin/postern", "health", "--url", "http://" + address + "/readyz"}
 		if diff := cmp.Diff(want, file.Services[name].Healthcheck.Test); diff != "" {
 			t.Errorf("%s: %s", name, diff)

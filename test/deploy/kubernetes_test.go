@@ -185,12 +185,14 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 	}
 	for key, m := range c.objects {
 		component := strings.TrimPrefix(m.Metadata.Name, "postern-")
-		selected := m.Spec.Selector.MatchLabels["app.kubernetes.io/component"] + m.Spec.PodSelector.MatchLabels["app.kubernetes.io/component"] + m.Spec.Selector.Component
-		if selected != "" && selected != component || selected == "" && (m.Kind == "Deployment" || m.Kind == "Service" || strings.HasPrefix(m.Kind, "Pod") || m.Kind == "NetworkPolicy") {
+		const label = "app.kubernetes.io/component"
+		selected := m.Spec.Selector.MatchLabels[label] + m.Spec.PodSelector.MatchLabels[label] + m.Spec.Selector.Component
+		selects := slices.Contains([]string{"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}, m.Kind)
+		if selects && selected != component {
 			t.Errorf("%s selects component %q, want %q", key, selected, component)
 		}
-		if p := m.Spec.Template; p != nil && p.Metadata.Labels["app.kubernetes.io/component"] != component {
-			t.Errorf("%s: its pods are of component %q", key, p.Metadata.Labels["app.kubernetes.io/component"])
+		if p := m.Spec.Template; p != nil && p.Metadata.Labels[label] != component {
+			t.Errorf("%s: its pods are of component %q", key, p.Metadata.Labels[label])
 		}
 		if _, ok := c.objects["Service/"+backend(m)]; backend(m) != "" && !ok {
 			t.Errorf("%s leads to a service %s, which there is not", key, backend(m))
@@ -244,15 +246,17 @@ func TestKubernetesPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	for key, p := range readCluster(t).pods() {
 		s, c := p.Spec, p.Spec.Containers[0]
-		if !s.SecurityContext.RunAsNonRoot || s.SecurityContext.RunAsUser != account || s.AutomountServiceAccountToken == nil || *s.AutomountServiceAccountToken {
+		token := s.AutomountServiceAccountToken
+		if !s.SecurityContext.RunAsNonRoot || s.SecurityContext.RunAsUser != account || token == nil || *token {
 			t.Errorf("%s: %+v", key, s.SecurityContext)
 		}
 		if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation || !c.SecurityContext.ReadOnlyRootFilesystem ||
 			!cmp.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) || c.Image != "postern" || len(s.Containers) != 1 {
 			t.Errorf("%s: %s of image %s: %+v", key, c.Name, c.Image, c.SecurityContext)
 		}
-		if strings.HasPrefix(key, "Deployment/") && (c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.LivenessProbe.HTTPGet.Path != "/healthz" || s.TerminationGracePeriod < 15) {
-			t.Errorf("%s: ready by %s, alive by %s, %d s to stop", key, c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path, s.TerminationGracePeriod)
+		ready, alive := c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path
+		if strings.HasPrefix(key, "Deployment/") && (ready != "/readyz" || alive != "/healthz" || s.TerminationGracePeriod < 15) {
+			t.Errorf("%s: ready by %s, alive by %s, %d s to stop", key, ready, alive, s.TerminationGracePeriod)
 		}
 	}
 }

@@ -191,8 +191,9 @@ func TestNATSUsers(t *testing.T) {
 		t.Errorf("consumer acknowledges: %v", err)
 	}
 	for user, subjects := range map[string][]string{
-		"gateway":   {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor", "$JS.API.STREAM.DELETE.POSTERN_EVENTS"},
-		"consumer":  {stream.EventsSubject + ".stripe.x", stream.ChangesSubject + ".stripe.x", "$JS.API.CONSUMER.CREATE.POSTERN_EVENTS.processor", "$JS.ACK.POSTERN_EVENTS.processor.1"},
+		"gateway": {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor", "$JS.API.STREAM.DELETE.POSTERN_EVENTS"},
+		"consumer": {stream.EventsSubject + ".stripe.x", stream.ChangesSubject + ".stripe.x",
+			"$JS.API.CONSUMER.CREATE.POSTERN_EVENTS.processor", "$JS.ACK.POSTERN_EVENTS.processor.1"},
 		"processor": {"$JS.API.STREAM.DELETE.POSTERN_EVENTS", "$JS.API.STREAM.PURGE.POSTERN_CHANGES", "$JS.API.STREAM.CREATE.OTHER"},
 	} {
 		for _, subject := range subjects {

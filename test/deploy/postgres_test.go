@@ -172,7 +172,8 @@ func TestPostgres(t *testing.T) {
 	t.Run("settings", s.checkSettings)
 	s.exec(t, "DROP DATABASE postern") // it came with the cluster; ours is made by an administrator
 	logins := func() {
-		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"), "--set", "secrets="+secrets, "--file", deployed("logins.sql"))
+		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"), "--set", "secrets="+secrets,
+			"--file", deployed("logins.sql"))
 		runs(t, cmd)
 	}
 	logins()

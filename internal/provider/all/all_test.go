@@ -24,3 +24,20 @@ func TestProvidersAreSortedAndFoundByName(t *testing.T) {
 		t.Errorf("found %v", provider.Provider(p))
 	}
 }
+
+// No scheme of ours leaves what it relies on unsigned.
+func TestEverySchemeIsSound(t *testing.T) {
+	t.Parallel()
+	for _, p := range all.All() {
+		signed, ok := p.(provider.Signed)
+		if !ok {
+			t.Errorf("%s does not show how it signs", p.Name())
+			continue
+		}
+		for _, s := range signed.Schemes() {
+			if err := s.Check(); err != nil {
+				t.Errorf("%s: scheme %s: %v", p.Name(), s.Name, err)
+			}
+		}
+	}
+}

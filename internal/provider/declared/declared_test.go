@@ -74,6 +74,21 @@ func TestMatches(t *testing.T) {
 	})
 }
 
+func TestMatchesInWords(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"order.*", "order.paid", true}, {"order.*", "order", false}, {"*", "", true}, {"*", "any", true}, {"", "any", false},
+		{"*a*", "b", false}, {"*a*", "bab", true}, {"a*b*b", "abb", true}, {"a*b*b", "ab", false}, {"*.deleted", "x.deleted.y", false},
+	} {
+		if declared.Matches([]string{tc.pattern}, tc.text) != tc.want {
+			t.Errorf("%q fits %q: %v", tc.text, tc.pattern, !tc.want)
+		}
+	}
+}
+
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	const none = "the event carries no version and no time, so it has no place in the order"
@@ -341,5 +356,43 @@ func TestAccounts(t *testing.T) {
 	events, err := p.Identify(&provider.Source{Account: "bob"}, delivery(`{"id":"a"}`))
 	if err != nil || events[0].Account != "bob" {
 		t.Errorf("%+v, %v", events, err)
+	}
+}
+
+// Where each event is signed all must be, and a body is not read into memory for the asking.
+func TestEachItemIsProven(t *testing.T) {
+	t.Parallel()
+	p := declared.New(specOf(func(s *declared.Spec) {
+		s.EachItem, s.Events.Split, s.Events.Item = true, "l", "x"
+		s.Schemes[0].Signature.In = []signature.Ref{signature.MustRef("json:sig")}
+		s.Schemes[0].Message = signature.MustTemplate("{json:id}:{json:n}")
+	}))
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "n", Value: []byte("secret")}}}
+	signed, err := p.Sign(src, provider.Sample{Body: []byte(`{"l":[{"x":{"id":"a","n":1}},{"x":{"id":"b","n":2}}]}`)}, time.Unix(1783168215, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Verify(src, signed); err != nil {
+		t.Fatal(err)
+	}
+	whole := string(signed.Body)
+	for name, tc := range map[string]struct {
+		body string
+		want provider.Reason
+	}{
+		"second changed":  {strings.Replace(whole, `"n":2`, `"n":3`, 1), provider.WrongSignature},
+		"first changed":   {strings.Replace(whole, `"n":1`, `"n":3`, 1), provider.WrongSignature},
+		"one more":        {strings.Replace(whole, `{"l":[`, `{"l":[{"x":{"id":"c","n":1}},`, 1), provider.MissingSignature},
+		"one without":     {strings.Replace(whole, `{"l":[`, `{"l":[{},`, 1), provider.MissingSignature},
+		"none":            {`{"l":[]}`, provider.MissingSignature},
+		"no list":         {`{}`, provider.MissingSignature},
+		"nothing":         {"", provider.MissingSignature},
+		"too long a body": {whole + strings.Repeat(" ", 256<<10), provider.MalformedSignature},
+	} {
+		_, err := p.Verify(src, delivery(tc.body))
+		var rejection *provider.Rejection
+		if !errors.As(err, &rejection) || rejection.Reason != tc.want {
+			t.Errorf("%s: %v, want %s", name, err, tc.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package declared
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -129,6 +130,10 @@ func (p *Provider) credential(header string) bool {
 	})
 }
 
+// maxUnproven is the largest body that is read into a tree before anything of it is proven: the tree takes many times its size. Senders
+// that sign each event send a few at a time.
+const maxUnproven = 256 << 10
+
 // Verify proves the sender by any scheme that the delivery has a signature of; of each event where each carries its own.
 func (p *Provider) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
 	if p.spec.Refuse != nil {
@@ -138,6 +143,10 @@ func (p *Provider) Verify(src *provider.Source, d *provider.Delivery) (provider.
 	}
 	if !p.spec.EachItem {
 		return provider.Prove(src, d, p.spec.Schemes...)
+	}
+	if len(d.Body) > maxUnproven {
+		return provider.Verification{}, &provider.Rejection{Reason: provider.MalformedSignature,
+			Detail: fmt.Sprintf("the body is %d bytes long; at most %d are searched for signatures", len(d.Body), maxUnproven)}
 	}
 	body, err := p.spec.Events.read(d.Body)
 	if err != nil || len(body.places) == 0 {

@@ -27,7 +27,9 @@ var spec = declared.Spec{
 		Name: "hubspot-v3", Encoding: signature.Base64,
 		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-HubSpot-Signature-v3")}},
 		Timestamp: &signature.Clock{From: signature.MustRef("header:X-HubSpot-Request-Timestamp"), Unit: signature.Milliseconds},
-		Message:   signature.MustTemplate("{method}{url}{body}{timestamp}"),
+		// HubSpot takes some escapes out of the address before it signs it; where that changes nothing both are the same.
+		Message: signature.MustTemplate("{method}{url|unescaped}{body}{timestamp}"),
+		Or:      []signature.Template{signature.MustTemplate("{method}{url}{body}{timestamp}")},
 	}},
 	Events: declared.Events{
 		Split: ".",

@@ -47,8 +47,8 @@ const fields = (q) => ({ ...parseForm(q.text) });
 const signers = {
   adyen: async (q) => ({ item: adyen().calculateHmac(JSON.parse(q.text), q.secret) }),
   box: async (q) => {
-    const headers = { "box-delivery-timestamp": q.time };
-    return { ...headers, "box-signature-primary": await boxUtils().computeWebhookSignature(q.text, headers, q.secret, false) };
+    const time = { "box-delivery-timestamp": q.time };
+    return { ...time, "box-signature-primary": await boxUtils().computeWebhookSignature(q.text, { ...q.headers, ...time }, q.secret, false) };
   },
   coinbase: async (q) => ({ "x-cc-webhook-signature": coinbase().computeSignature(q.text, q.secret) }),
   hubspot: async (q) => ({

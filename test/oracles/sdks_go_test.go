@@ -41,13 +41,14 @@ func goSDKs() []*oracle {
 				d.Header.Set("Stripe-Signature", stripe.GenerateTestSignedPayload(&stripe.UnsignedPayload{Payload: d.Body, Secret: secret, Timestamp: at}).Header)
 				return nil
 			},
+			differs: []difference{severalLines, passedOver(",", "v1=a=b"), looseTime, twoTimes},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				return stripe.ValidatePayload(d.Body, d.Header.Get("Stripe-Signature"), secret) == nil
 			},
 		},
 		{
 			sdk: "standard-webhooks", source: preset("standardwebhooks"), keys: standardKeys, body: raw, ours: five, theirs: five,
-			headers: canonical("webhook-id", "webhook-timestamp", "webhook-signature"),
+			headers: canonical("webhook-signature", "webhook-timestamp", "webhook-id"),
 			sign: func(secret, _ string, d *provider.Delivery, at time.Time) error {
 				return signStandard(d, "webhook", at, func(id string) (string, error) {
 					w, err := standardwebhooks.NewWebhook(secret)
@@ -57,6 +58,7 @@ func goSDKs() []*oracle {
 					return w.Sign(id, at, d.Body)
 				})
 			},
+			differs: []difference{severalLines, thirdPart, looseClock},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				w, err := standardwebhooks.NewWebhook(secret)
 				return err == nil && w.Verify(d.Body, d.Header) == nil
@@ -64,7 +66,7 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "svix", source: preset("standardwebhooks"), keys: standardKeys, body: raw, ours: five, theirs: five,
-			headers: canonical("svix-id", "svix-timestamp", "svix-signature"),
+			headers: canonical("svix-signature", "svix-timestamp", "svix-id"),
 			dress:   asSvix,
 			sign: func(secret, _ string, d *provider.Delivery, at time.Time) error {
 				return signStandard(d, "svix", at, func(id string) (string, error) {
@@ -75,6 +77,7 @@ func goSDKs() []*oracle {
 					return w.Sign(id, at, d.Body)
 				})
 			},
+			differs: []difference{severalLines, thirdPart, looseClock},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				w, err := svix.NewWebhook(secret)
 				return err == nil && w.Verify(d.Body, d.Header) == nil
@@ -82,6 +85,7 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "go-github", source: preset("github"), keys: textKeys, body: raw, headers: canonical("X-Hub-Signature-256"),
+			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				_, err := github.ValidatePayload(request(d), []byte(secret))
 				return err == nil
@@ -89,6 +93,7 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "go-playground/webhooks/github", source: preset("github"), keys: textKeys, body: objects, headers: canonical("X-Hub-Signature-256"),
+			differs: []difference{severalLines, upperHex, noPrefix},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				hook, err := playgithub.New(playgithub.Options.Secret(secret))
 				if err != nil {
@@ -100,7 +105,8 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "go-playground/webhooks/gitlab", source: preset("gitlab"), keys: textKeys, body: objects, headers: canonical("X-Gitlab-Token"), bodyOpen: true,
-			dress: func(d *provider.Delivery) { d.Header.Set("X-Gitlab-Event", "Push Hook") },
+			dress:   func(d *provider.Delivery) { d.Header.Set("X-Gitlab-Event", "Push Hook") },
+			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				hook, err := playgitlab.New(playgitlab.Options.Secret(secret))
 				if err != nil {
@@ -112,7 +118,8 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "go-playground/webhooks/bitbucket-server", source: declared("bitbucket"), keys: textKeys, body: objects, headers: canonical("X-Hub-Signature"),
-			dress: func(d *provider.Delivery) { d.Header.Set("X-Event-Key", "repo:refs_changed") },
+			dress:   func(d *provider.Delivery) { d.Header.Set("X-Event-Key", "repo:refs_changed") },
+			differs: []difference{severalLines, upperHex, anyPrefix},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				hook, err := playbitbucket.New(playbitbucket.Options.Secret(secret))
 				// Of a header shorter than its prefix it would panic.
@@ -125,6 +132,7 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "slack-go", source: preset("slack"), keys: textKeys, body: raw, headers: canonical("X-Slack-Signature", "X-Slack-Request-Timestamp"), ours: five, theirs: five,
+			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				v, err := slack.NewSecretsVerifier(d.Header, secret)
 				if err != nil {
@@ -136,13 +144,16 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "twilio-go, forms", source: preset("twilio"), keys: textKeys, body: forms, same: sameForm, headers: canonical("X-Twilio-Signature"),
-			url: true, queries: []string{"", "tenant=7", "a=1&b=2"}, verify: verifiedByTwilio,
+			url: true, queries: []string{"", "tenant=7", "a=1&b=2"}, differs: []difference{severalLines},
+			verify: verifiedByTwilio,
 		},
 		{
-			sdk: "twilio-go, JSON", source: preset("twilio"), keys: textKeys, body: objects, headers: canonical("X-Twilio-Signature"), url: true, verify: verifiedByTwilio,
+			sdk: "twilio-go, JSON", source: preset("twilio"), keys: textKeys, body: objects, headers: canonical("X-Twilio-Signature"), url: true, differs: []difference{severalLines},
+			verify: verifiedByTwilio,
 		},
 		{
 			sdk: "paddle-go-sdk", source: preset("paddle"), keys: textKeys, body: raw, headers: canonical("Paddle-Signature"), ours: five, theirs: &window{forever, forever},
+			differs: []difference{severalLines, upperHex, passedOver(";", "h1=00")},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				ok, err := paddle.NewWebhookVerifier(secret).Verify(request(d))
 				return ok && err == nil
@@ -150,16 +161,21 @@ func goSDKs() []*oracle {
 		},
 		{
 			sdk: "go-pagerduty", source: declared("pagerduty"), keys: textKeys, body: raw, headers: canonical("X-PagerDuty-Signature"),
-			verify: func(secret, _ string, d *provider.Delivery) bool { return webhookv3.VerifySignature(request(d), secret) == nil },
+			differs: []difference{severalLines, emptyItem},
+			verify: func(secret, _ string, d *provider.Delivery) bool {
+				return webhookv3.VerifySignature(request(d), secret) == nil
+			},
 		},
 		{
 			sdk: "line-bot-sdk-go", source: declared("line"), keys: textKeys, body: raw, headers: canonical("X-Line-Signature"),
+			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				return line.ValidateSignature(secret, d.Header.Get("X-Line-Signature"), d.Body)
 			},
 		},
 		{
 			sdk: "razorpay-go", source: declared("razorpay"), keys: textKeys, body: raw, headers: canonical("X-Razorpay-Signature"),
+			differs: []difference{severalLines, upperHex},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				return razorpay.VerifyWebhookSignature(string(d.Body), d.Header.Get("X-Razorpay-Signature"), secret)
 			},
@@ -167,6 +183,7 @@ func goSDKs() []*oracle {
 		{
 			sdk: "sendgrid-go", source: sendgrid, keys: ecdsaKeys, body: raw, ours: five, theirs: &window{forever, forever},
 			headers: canonical(eventwebhook.VerificationHTTPHeader, eventwebhook.TimestampHTTPHeader),
+			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				key, err := eventwebhook.ConvertPublicKeyBase64ToECDSA(secret)
 				if err != nil {
@@ -179,6 +196,7 @@ func goSDKs() []*oracle {
 		{
 			sdk: "discordgo", source: preset("discord"), keys: ed25519Keys, body: raw, headers: canonical("X-Signature-Ed25519", "X-Signature-Timestamp"),
 			ours: &window{15 * time.Minute, 15 * time.Minute}, theirs: &window{forever, forever},
+			differs: []difference{severalLines},
 			verify: func(secret, _ string, d *provider.Delivery) bool {
 				key, err := hex.DecodeString(secret)
 				return err == nil && discordgo.VerifyInteraction(request(d), ed25519.PublicKey(key))
@@ -255,4 +273,3 @@ sources:
     events: {split: ".", key: "{json:sg_event_id}", type: "{json:event}"}
 `, secret)
 }
-
