@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -156,7 +157,7 @@ func (v *visit) headers(reply *provider.Reply, ids string) {
 	if reply.Header = reply.Header.Clone(); reply.Header == nil {
 		reply.Header = http.Header{}
 	}
-	if ids != "" {
+	if ids != "" || v.result == "greeting" { // whoever sends by hand sees that it was taken and nothing is stored
 		reply.Header.Set("Postern-Event", ids)
 	}
 	if sc := v.span.SpanContext(); sc.IsSampled() {
@@ -199,7 +200,11 @@ func (s *Server) startTrace(req *http.Request) (context.Context, trace.Span) {
 			options = append(options, trace.WithLinks(trace.LinkFromContext(theirs)))
 		}
 	}
-	return s.tracer.Start(context.Background(), req.Method+" /webhooks/{source}", options...)
+	method := req.Method
+	if !slices.Contains([]string{http.MethodPost, http.MethodGet, http.MethodHead, http.MethodOptions}, method) {
+		method = "HTTP" // a stranger may write anything
+	}
+	return s.tracer.Start(context.Background(), method+" /webhooks/{source}", options...)
 }
 
 // trace is the visit's W3C traceparent, "" where it is not sampled.

@@ -48,7 +48,9 @@ func TestLagIsTold(t *testing.T) {
 	before := b.gauge(t, seconds)
 	until("they grow older", func() bool { return b.gauge(t, seconds) > before })
 	proxy.Stall()
-	until("nobody knows", func() bool { return math.IsNaN(b.gauge(t, messages)) && math.IsNaN(b.gauge(t, seconds)) && math.IsNaN(b.gauge(t, share)) })
+	until("nobody knows", func() bool {
+		return math.IsNaN(b.gauge(t, messages)) && math.IsNaN(b.gauge(t, seconds)) && math.IsNaN(b.gauge(t, share))
+	})
 	proxy.Restore()
 	until("known again", func() bool { return b.gauge(t, messages) == 10 })
 }
