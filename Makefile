@@ -1,23 +1,24 @@
 # Every target installs what it needs first; `make` alone lists them.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
-RACE := $(addprefix ./internal/,app ingest spool events lifecycle postgres processor stream testkit versioning)
+RACE := $(addprefix ./internal/,app config ingest spool events lifecycle postgres processor signature stream telemetry testkit versioning)
 TIMEOUT ?= 8m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check race build image prerequisites
+.PHONY: help dev test check race build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Not `go run`: that neither passes signals on nor returns the status. Unstamped, since git may refuse another user's checkout.
-dev: prerequisites ## run everything in one process, state in .postern (ARGS="--listen ... --dir ...")
+dev: servers ## run everything in one process, state in .postern (ARGS="--listen ... --dir ...")
 	go build -buildvcs=false -o bin/dev/postern ./cmd/postern
 	@exec bin/dev/postern dev $(ARGS)
 
-test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own
+test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own, and against official SDKs
 	go test -timeout $(TIMEOUT) ./...
+	cd test/oracles && go test -timeout $(TIMEOUT) ./...
 
 check: ## format, vet, staticcheck, architecture, modules, generated pages: what CI runs after the tests
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "run gofmt -w on:"; echo "$$bad"; exit 1; fi
@@ -25,16 +26,21 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 	go run $(STATICCHECK) ./...
 	go test -count=1 ./internal/archtest
 	go mod tidy -diff
+	cd test/oracles && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	@if [ -d internal/config/gendoc ]; then echo "go run ./internal/config/gendoc -check"; go run ./internal/config/gendoc -check; fi
 
-race: prerequisites ## run the tests of everything concurrent under the race detector (needs a C compiler)
+race: servers ## run the tests of everything concurrent under the race detector (needs a C compiler)
 	go test -race -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
 
 build: ## build the programs into bin/
 	go build -o bin/ ./cmd/...
 
-image: prerequisites ## build the container image with the local Go, localhost/postern:latest (IMAGE=... names another)
+image: servers ## build the container image with the local Go, localhost/postern:latest (IMAGE=... names another)
 	deploy/container/build.sh $(IMAGE)
 
-prerequisites: ## install PostgreSQL's server programs and buildah where they are missing; check Go
+prerequisites: ## install PostgreSQL's server programs, buildah, Node and the SDKs of test/oracles where they are missing; check Go
 	@.ci/prerequisites
+
+# Nobody needs 300 MB of SDKs but the tests.
+servers:
+	@.ci/prerequisites without-sdks

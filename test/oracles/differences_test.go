@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -81,7 +82,8 @@ var (
 		func(v string) string { return "t=1," + v })
 	emptyItem = respell(false, "it passes over items that say nothing; here they are malformed",
 		func(before, after string) bool {
-			return slices.ContainsFunc(strings.Split(after, ","), func(item string) bool { return !strings.Contains(item, "=") })
+			items := strings.Split(after, ",")
+			return slices.Contains(items, before) && slices.ContainsFunc(items, func(item string) bool { return !strings.Contains(item, "=") })
 		},
 		func(v string) string { return "," + v })
 	thirdPart = respell(false, "it reads no further than a second comma of an item",
@@ -89,16 +91,34 @@ var (
 			return slices.ContainsFunc(strings.Fields(after), func(item string) bool { return strings.HasPrefix(item, before+",") })
 		},
 		func(v string) string { return v + "," })
-	oddHex = respell(false, "of an odd number of digits it reads the last one alone",
-		func(before, after string) bool {
-			return len(after)%2 == 1 && strings.EqualFold(after[:len(after)-1]+"0"+after[len(after)-1:], before)
-		},
+	anyPairs = respell(false, "it makes a byte of every two characters, whether or not they are digits",
+		func(before, after string) bool { return bytes.Equal(parsedPairs(before), parsedPairs(after)) },
 		func(v string) string {
-			if strings.HasPrefix(v[len(v)-2:], "0") {
-				return v[:len(v)-2] + v[len(v)-1:]
+			for i := 0; i < len(v); i += 2 {
+				if v[i:i+2] == "00" {
+					return v[:i] + "xx" + v[i+2:]
+				}
 			}
 			return v
 		})
+	trailing = respell(false, "it passes over bytes that follow the signature",
+		func(before, after string) bool {
+			was, _ := base64.StdEncoding.DecodeString(before)
+			is, err := base64.StdEncoding.DecodeString(after)
+			return err == nil && bytes.HasPrefix(is, was)
+		}, func(v string) string {
+			b, _ := base64.StdEncoding.DecodeString(v)
+			return base64.StdEncoding.EncodeToString(append(b, 0))
+		})
+	spareBits = respell(false, "Go's base64 passes over the bits that are too many", func(before, after string) bool {
+		was, _ := base64.StdEncoding.DecodeString(before)
+		is, err := base64.StdEncoding.DecodeString(after)
+		return err == nil && bytes.Equal(was, is)
+	}, func(v string) string {
+		const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+		last := len(strings.TrimRight(v, "=")) - 1
+		return v[:last] + digits[strings.IndexByte(digits, v[last])+1:][:1] + v[last+1:]
+	})
 	severalLines = difference{
 		why:     "of several header lines it reads the first, or all as one; here only one may be there, since whoever stands between may read another",
 		is:      func(before, after part) bool { return len(after.header) > 1 },
@@ -138,7 +158,7 @@ var (
 		why: "it writes the body anew before it looks at the signature, so the body may be written otherwise than it was signed",
 		is: func(before, after part) bool {
 			var was, is any
-			return json.Unmarshal([]byte(before.body), &was) == nil && json.Unmarshal([]byte(after.body), &is) == nil && compact(was) == compact(is)
+			return slices.Equal(before.header, after.header) && json.Unmarshal([]byte(before.body), &was) == nil && json.Unmarshal([]byte(after.body), &is) == nil && compact(was) == compact(is)
 		},
 		example: func(p part) part { p.body += " "; return p },
 	}
@@ -159,6 +179,20 @@ func nodeBase64(text string) []byte {
 		return -1
 	}, text)
 	out, _ := base64.RawStdEncoding.DecodeString(text) // as far as it goes
+	return out
+}
+
+// parsedPairs is what parseInt makes of every two characters of a text.
+func parsedPairs(text string) []byte {
+	var out []byte
+	for pair := range slices.Chunk([]byte(text), 2) {
+		digits := strings.TrimLeft(string(pair), " \t")
+		if end := strings.IndexFunc(digits, func(r rune) bool { return !strings.ContainsRune("0123456789abcdefABCDEF", r) }); end >= 0 {
+			digits = digits[:end]
+		}
+		n, _ := strconv.ParseUint(digits, 16, 8) // of none, nothing
+		out = append(out, byte(n))
+	}
 	return out
 }
 

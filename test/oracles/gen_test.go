@@ -138,3 +138,50 @@ func joined(text string) string {
 	}
 	return out.String()
 }
+
+// tampered changes one of the texts or numbers in an object within a body.
+func tampered(t *rapid.T, body, object string, fields ...string) string {
+	var root map[string]any
+	if err := json.Unmarshal([]byte(body), &root); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	tamper(t, root[object].(map[string]any), fields)
+	return compact(root)
+}
+
+func tamper(t *rapid.T, object map[string]any, fields []string) {
+	name := rapid.SampledFrom(fields).Draw(t, "field")
+	switch value := object[name].(type) {
+	case string:
+		object[name] = changed(t, value, true)
+	case float64:
+		object[name] = value + 1
+	default:
+		object[name] = "x"
+	}
+}
+
+// tamperedPayment changes what Adyen signs of one of the payments of a delivery, or its signature.
+func tamperedPayment(t *rapid.T, body string) string {
+	var root struct {
+		Live  string `json:"live"`
+		Items []struct {
+			Item map[string]any `json:"NotificationRequestItem"`
+		} `json:"notificationItems"`
+	}
+	if err := json.Unmarshal([]byte(body), &root); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	item := rapid.SampledFrom(root.Items).Draw(t, "item").Item
+	switch rapid.IntRange(0, 4).Draw(t, "signed") {
+	case 0:
+		tamper(t, item["amount"].(map[string]any), []string{"currency", "value"})
+	case 1:
+		data := item["additionalData"].(map[string]any)
+		value := data["hmacSignature"].(string)
+		data["hmacSignature"] = map[bool]string{true: "B", false: "A"}[value[0] == 'A'] + value[1:]
+	default:
+		tamper(t, item, []string{"pspReference", "originalReference", "merchantAccountCode", "merchantReference", "eventCode", "success"})
+	}
+	return compact(root)
+}

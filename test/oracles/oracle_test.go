@@ -44,8 +44,9 @@ type oracle struct {
 
 	// headers are those in which the signature, which comes first, or a part of what it covers stands.
 	headers []string
-	// bodyOpen: not every byte of the body is signed, and other tests change it.
+	// bodyOpen: the body is not signed as it is. tamper changes what of it is signed; nil where that is nothing.
 	bodyOpen bool
+	tamper   func(t *rapid.T, body string) string
 	// url: the address is signed.
 	url bool
 	// same tells whether two bodies are the same to the signature; nil: if their bytes are.
