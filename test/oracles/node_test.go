@@ -90,7 +90,11 @@ func startNode() (*nodeJS, error) {
 	if _, err := os.Stat("node/node_modules/.package-lock.json"); err != nil {
 		return nil, fmt.Errorf("the SDKs for Node are not installed: %s", advice)
 	}
-	n := &nodeJS{cmd: exec.Command("node", "node/oracle.mjs"), answers: make(chan answer)}
+	const program = "node/oracle.mjs"
+	if _, err := os.Stat(program); err != nil { // so that what go test remembers is forgotten when it changes
+		return nil, err
+	}
+	n := &nodeJS{cmd: exec.Command("node", program), answers: make(chan answer)}
 	n.cmd.Stderr = &n.said
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {
