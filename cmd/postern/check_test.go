@@ -9,6 +9,34 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
+func TestConfigCheckForDev(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "postern.yaml")
+	if err := os.WriteFile(file, []byte("sources: {a: {provider: stripe, secrets: [{name: n, value: "+config.DemoStripeSecret+"}]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	execute(t.Context(), "", "config", "check", "--dev", file).want(t, 0, "can be used; sources: a", "")
+	r := execute(t.Context(), "", "config", "check", file)
+	if r.status != 1 || !strings.Contains(r.errs, "database.url") || !strings.Contains(r.errs, "config check --dev") || !strings.Contains(r.errs, "demo secret") {
+		t.Errorf("status %d: %s", r.status, r.errs)
+	}
+}
+
+// A demo source's address is not the one that a provider signs; where none is signed, the real secret is enough.
+func TestDevWithARealSecretNeedsARealAddress(t *testing.T) {
+	t.Parallel()
+	demo := &config.Config{Sources: config.DemoSources()}
+	for name, refused := range map[string]bool{"twilio": true, "square": true, "stripe": false, "slack": false, "hmac": false, "nobody": false} {
+		if err := realAddress(demo, name); (err != nil) != refused {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	demo.Sources["twilio"].URL = "https://hooks.example/webhooks/twilio"
+	if err := realAddress(demo, "twilio"); err != nil {
+		t.Error(err)
+	}
+}
+
 // What `config check` finds is what a running daemon refuses at a reload, word for word.
 func TestConfigCheckFindsWhatAReloadRefuses(t *testing.T) {
 	t.Parallel()

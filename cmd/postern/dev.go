@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -38,7 +39,7 @@ type local struct {
 
 // run brings the instance up and stays until the context ends.
 func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
-	o := app.LocalOptions{Dir: c.dir, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
+	o := app.LocalOptions{Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
 	if l.hangup {
 		o.Hangup = app.Reloads(cmd.Context())
 	}
@@ -90,6 +91,9 @@ are read again when the file, or a secret's file, has changed, and at a SIGHUP; 
 					cfg.Database.URL = config.URL(database)
 				}
 				if source != "" {
+					if err := realAddress(cfg, source); err != nil {
+						return err
+					}
 					return cfg.ReplaceSecret(source, secretFile)
 				}
 				return nil
@@ -102,6 +106,23 @@ are read again when the file, or a secret's file, has changed, and at a SIGHUP; 
 	cmd.Flags().StringVar(&source, "source", "", "`name` of the source that --secret-file is for")
 	cmd.Flags().StringVar(&secretFile, "secret-file", "", "`file` with the source's signing secret")
 	return cmd
+}
+
+// realAddress refuses a demo source of a provider that signs the address it was given: real deliveries are signed for another one.
+func realAddress(cfg *config.Config, source string) error {
+	src, ok := cfg.Sources[source]
+	if !ok || !config.IsDemoURL(src.URL) {
+		return nil
+	}
+	for _, e := range (&config.Config{Sources: map[string]*config.Source{source: src}}).Endpoints() {
+		without := *e.Source
+		without.URL = ""
+		if e.Provider.Check(&without) == nil {
+			return nil // it would do as well without an address
+		}
+	}
+	return fmt.Errorf("%s signs the address that it was given, and the demo source's is not the one: write sources.%s with provider, secrets and url in a file, and start with --config FILE",
+		src.Provider, source)
 }
 
 func newServeCommand(c *cli) *cobra.Command {

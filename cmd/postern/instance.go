@@ -16,27 +16,40 @@ import (
 // operatorRole is what operator commands act as: it may read everything and write nothing.
 const operatorRole = "postern_operator"
 
-// databaseURLs are those of the instance and of its maintenance, found by --config, then by the environment, then by --dir.
+// databaseURLs are those of the instance and of its maintenance, found by --config, then by the environment, then by --dir. Where
+// --dir is given beside a configuration that names no database, it is that of the dev instance in the folder.
 func (c *cli) databaseURLs() (url, maintenance string, err error) {
 	if c.config == "" && os.Getenv(config.EnvName("database", "url")) == "" {
-		in, err := config.ReadInstance(c.dir)
-		if errors.Is(err, config.ErrNoInstance) {
-			err = fmt.Errorf("%w, or name another with --config FILE or %s", err, config.EnvName("database", "url"))
-		}
-		if err != nil {
-			return "", "", err
-		}
-		return in.DatabaseURL, in.DatabaseURL, nil
+		return c.instanceURLs()
 	}
-	cfg, err := config.LoadOperator(c.config)
+	load := config.LoadOperator
+	if c.dirGiven {
+		load = config.LoadBeside
+	}
+	cfg, err := load(c.config)
 	if err != nil {
 		return "", "", err
 	}
 	url, maintenance = string(cfg.Database.URL), string(cfg.Database.MaintenanceURL)
+	if url == "" {
+		return c.instanceURLs()
+	}
 	if maintenance == "" {
 		maintenance = url
 	}
 	return url, maintenance, nil
+}
+
+// instanceURLs are those of the dev instance in --dir.
+func (c *cli) instanceURLs() (url, maintenance string, err error) {
+	in, err := config.ReadInstance(c.dir)
+	if errors.Is(err, config.ErrNoInstance) {
+		err = fmt.Errorf("%w, or name another with --config FILE or %s", err, config.EnvName("database", "url"))
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return in.DatabaseURL, in.DatabaseURL, nil
 }
 
 // connect opens the database as the operator. Whoever calls closes the pool.
@@ -61,7 +74,7 @@ func (c *cli) connect(ctx context.Context, errs io.Writer) (*pgxpool.Pool, error
 
 // explainConnect adds what usually is the cause for a dev instance: it does not run.
 func (c *cli) explainConnect(url string, err error) error {
-	if in, readErr := config.ReadInstance(c.dir); readErr == nil && in.DatabaseURL == url && c.config == "" {
+	if in, readErr := config.ReadInstance(c.dir); readErr == nil && in.DatabaseURL == url && (c.config == "" || c.dirGiven) {
 		return fmt.Errorf("%w; the dev instance in %s does not run: start it with `postern dev --dir %s`", err, c.dir, c.dir)
 	}
 	return err

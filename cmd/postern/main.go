@@ -40,6 +40,8 @@ type cli struct {
 	config string
 	dir    string
 	output string
+	// dirGiven: --dir is on the command line, so that it counts beside --config.
+	dirGiven bool
 }
 
 func newRoot() *cobra.Command {
@@ -50,7 +52,9 @@ func newRoot() *cobra.Command {
 		Long: `Postern takes webhooks in: it proves the sender, stores each event exactly once, and keeps a mirror of the provider's
 objects that only ever moves forward, whatever order the events arrive in.
 
-Commands find the instance by --config FILE, else by POSTERN_DATABASE_URL, else by the dev instance in --dir DIR.
+Commands find the instance by --config FILE, else by POSTERN_DATABASE_URL, else by the dev instance in --dir DIR. With --config FILE
+and --dir DIR together, sources and secrets are those of FILE, and addresses, and the database where FILE names none, those of the dev
+instance in DIR.
 Lists take --object-type and --object-id (or --object) for the object; --type is the event's type in lists of events and the
 object's in lists of objects.
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
@@ -63,6 +67,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          group,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			c.dirGiven = cmd.Flags().Changed("dir")
 			if c.output != "table" && c.output != "json" {
 				return usagef("output %q is not known: write -o table or -o json", c.output)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -356,5 +357,16 @@ func TestTailPrintsEachEventOnce(t *testing.T) {
 			t.Errorf("line %q: %v", line, err)
 		}
 		seen[e.EventID] = true
+	}
+}
+
+func TestVersionsAreCalledWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	for want, v := range map[string]versioning.Version{
+		"": versioning.NoVersion, " (the object's own number)": {At: 7}, " (the provider's clock)": {At: 1_790_000_000_000_000},
+	} {
+		if got := versionKind(v); got != want {
+			t.Errorf("%s: %q, want %q", v, got, want)
+		}
 	}
 }

@@ -94,7 +94,7 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 		"object", object(o.ObjectType, o.ObjectID),
 		"source", o.Source,
 		"account", o.Account,
-		"version", o.Version.String()+" (the provider's clock)",
+		"version", o.Version.String()+versionKind(o.Version),
 		"revision", fmt.Sprintf("%d, changed %s", o.Revision, o.UpdatedAt),
 		"deleted", noUnless(o.Deleted, "yes: the provider said so; what it carried is kept below"),
 		"ambiguous", noUnless(o.Ambiguous, "yes: differing states of one version whose order nothing tells; a fixed rule chose the one below"),
@@ -107,6 +107,18 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 	}
 	_, err = fmt.Fprintf(out, "\nState\n%s\n", pretty(o.State))
 	return err
+}
+
+// versionKind says what a version counts: what is no time in microseconds of this age is the object's own number.
+func versionKind(v versioning.Version) string {
+	const oldest, newest = 1e14, 4e15 // the years 1973 and 2096
+	switch {
+	case v == versioning.NoVersion:
+		return ""
+	case v.At < oldest || v.At > newest:
+		return " (the object's own number)"
+	}
+	return " (the provider's clock)"
 }
 
 func noUnless(set bool, text string) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,7 +18,9 @@ import (
 
 // sending is what `postern send` was asked for.
 type sending struct {
-	provider   provider.Provider
+	provider provider.Provider
+	// own: the provider is made of what the source's configuration says.
+	own        bool
 	eventType  string
 	url        string
 	source     string
@@ -43,7 +46,12 @@ instance in --dir (or the address in --config), signed with the secret it has fo
 Each of --count events concerns the same object unless --new-objects is given, and each changes something in it: they
 happened one second apart on the provider's clock, the last one now, so that --shuffle shows newer-only. With --data the body
 is yours; it is sent as it is, but for the ids, times and numbers that --count must vary. Receipts are printed; an answer
-other than 2xx makes the exit status 1.`,
+other than 2xx makes the exit status 1. Where the sender wants an answer of its own kind, only the receipt's id is known.
+
+Some senders' events are objects of their own (a payment of adyen, message.received of twilio, an event of mailgun): each of
+--count is then a new object whether --new-objects is given or not, and --shuffle has nothing newer to keep.
+--tamper changes a byte that is signed, where there is one: some senders sign little or nothing of the body (see postern
+providers show NAME); then the delivery is accepted, which is said, and the exit status is 0.`,
 		Example: `  postern send stripe invoice.paid
   postern send shopify orders/create --count 100 --new-objects --shuffle
   postern send stripe customer.updated --count 5 --shuffle # late ones change nothing: see postern outcomes list
@@ -64,7 +72,7 @@ other than 2xx makes the exit status 1.`,
 	f.IntVar(&s.duplicate, "duplicate", 0, "how many times more each delivery is sent")
 	f.BoolVar(&s.newObjects, "new-objects", false, "each event concerns an object of its own")
 	f.BoolVar(&s.shuffle, "shuffle", false, "send in random order")
-	f.BoolVar(&s.tamper, "tamper", false, "change the body after it was signed")
+	f.BoolVar(&s.tamper, "tamper", false, "change the body after it was signed, at a place that is signed if there is one")
 	cmd.MarkFlagsMutuallyExclusive("secret", "secret-file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return s.run(cmd, c, args) }
 	return cmd
@@ -79,11 +87,11 @@ func (s *sending) run(cmd *cobra.Command, c *cli, args []string) error {
 	if s.count < 1 || s.duplicate < 0 {
 		return usagef("count is at least 1 and duplicate at least 0")
 	}
-	sample, err := s.sample(cmd.InOrStdin())
+	to, err := s.target(c)
 	if err != nil {
 		return err
 	}
-	to, err := s.target(c)
+	sample, err := s.sample(to, cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
@@ -96,13 +104,16 @@ func (s *sending) run(cmd *cobra.Command, c *cli, args []string) error {
 }
 
 // sample is the event to send: the provider's own of the type, or the user's body.
-func (s *sending) sample(in io.Reader) (provider.Sample, error) {
+func (s *sending) sample(to *target, in io.Reader) (provider.Sample, error) {
 	if s.data != "" {
 		body, err := readData(s.data, in)
 		if err != nil {
 			return provider.Sample{}, fmt.Errorf("read data: %w", err)
 		}
 		return provider.Sample{Type: s.eventType, Body: body}, nil
+	}
+	if s.own {
+		return provider.Sample{}, usagef("source %s says itself how its sender names events, so no sample of ours fits: give a body of that sender with --data FILE", to.source.Name)
 	}
 	types := sampleTypes(s.provider)
 	for _, sample := range s.provider.Samples() {
@@ -138,7 +149,7 @@ func (s *sending) deliveries(src *provider.Source, sample provider.Sample) ([]*p
 			return nil, fmt.Errorf("make %s %s: %w", s.provider.Name(), s.eventType, err)
 		}
 		if s.tamper {
-			d.Body = append(slices.Clip(d.Body), ' ') // still JSON, and still not what was signed
+			d.Body = s.tampered(src, d)
 		}
 		for range s.duplicate + 1 {
 			out = append(out, d)
@@ -148,6 +159,44 @@ func (s *sending) deliveries(src *provider.Source, sample provider.Sample) ([]*p
 		rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	}
 	return out, nil
+}
+
+// maxTamper is how many places are tried for one that is signed.
+const maxTamper = 500
+
+// tampered is the body with a change that its signature does not stand, if there is one: a space at the end, which leaves JSON what it
+// was, else another digit or letter somewhere.
+func (s *sending) tampered(src *provider.Source, d *provider.Delivery) []byte {
+	spaced := append(slices.Clip(d.Body), ' ')
+	if s.refuses(src, d, spaced) {
+		return spaced
+	}
+	tried := 0
+	for i, c := range d.Body {
+		if c < '0' || c > '9' && c < 'a' || c > 'y' {
+			continue
+		}
+		body := slices.Clone(d.Body)
+		if body[i] = c + 1; c == '9' {
+			body[i] = '1'
+		}
+		if s.refuses(src, d, body) {
+			return body
+		}
+		if tried++; tried == maxTamper {
+			break
+		}
+	}
+	return spaced
+}
+
+// refuses tells whether a delivery with another body has the wrong signature.
+func (s *sending) refuses(src *provider.Source, d *provider.Delivery, body []byte) bool {
+	other := *d
+	other.Body, other.ReceivedAt = body, time.Now()
+	_, err := s.provider.Verify(src, &other)
+	var refused *provider.Rejection
+	return errors.As(err, &refused) && refused.Reason == provider.WrongSignature
 }
 
 func providers() []string {

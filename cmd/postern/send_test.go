@@ -89,6 +89,11 @@ func (g *gateway) answer(t *testing.T, w http.ResponseWriter, e config.Endpoint,
 	g.ids[found[0].Key] = true
 	g.keys = append(g.keys, found[0].ObjectID)
 	g.occurred = append(g.occurred, found[0].OccurredAt)
+	if a, ok := e.Provider.(provider.Acknowledger); ok && a.Acknowledge(e.Source, d) != nil {
+		w.Header().Set("Postern-Event", "1")
+		fmt.Fprint(w, "own words")
+		return
+	}
 	if err := json.NewEncoder(w).Encode(map[string]any{"event_id": found[0].Key, "id": "1", "duplicate": twin, "received_at": "2026-01-01T00:00:00.000000Z"}); err != nil {
 		t.Error(err)
 	}
@@ -109,9 +114,63 @@ func TestSendEverySampleOfEveryProvider(t *testing.T) {
 	b, _ := sendSetup(t)
 	for _, p := range all.All() {
 		for _, sample := range p.Samples() {
-			b.run(t, "send", p.Name(), sample.Type).want(t, 0, "false", "")
+			r := b.run(t, "send", p.Name(), sample.Type, "-o", "json")
+			var receipts []sent
+			if err := json.Unmarshal([]byte(r.out), &receipts); err != nil || r.status != 0 || len(receipts) != 1 {
+				t.Fatalf("%s %s: %v: %s%s", p.Name(), sample.Type, err, r.out, r.errs)
+			}
+			got := receipts[0]
+			told := got.EventID != nil && !*got.Duplicate && !*got.Conflict && *got.ReceivedAt != "" && r.errs == ""
+			hidden := got.ID != nil && got.EventID == nil && got.Duplicate == nil && strings.Contains(r.errs, "only the ids are known")
+			greeting := got.ID == nil && got.EventID == nil && strings.Contains(r.errs, "1 greeting answered")
+			if !told && !hidden && !greeting {
+				t.Errorf("%s %s: %s%s", p.Name(), sample.Type, r.out, r.errs)
+			}
 		}
 	}
+}
+
+// What the sender signs little of is changed where it is signed.
+func TestTamperingIsSeen(t *testing.T) {
+	t.Parallel()
+	b, _ := sendSetup(t)
+	for _, p := range all.All() {
+		if len(p.Samples()) == 0 {
+			continue
+		}
+		b.run(t, "send", p.Name(), p.Samples()[0].Type, "--tamper").want(t, 1, "", "refused with 401 Unauthorized, as it should be")
+	}
+}
+
+// What the provider's own answer hides is not invented.
+func TestReceiptsBehindTheProvidersAnswer(t *testing.T) {
+	t.Parallel()
+	got, err := readReceipts(http.Header{"Postern-Event": {"1, 2"}}, []byte("thanks"))
+	if err != nil || len(got) != 2 || *got[1].ID != "2" || got[0].EventID != nil || got[0].Duplicate != nil || got[0].Conflict != nil || got[0].ReceivedAt != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if b, err := json.Marshal(got[0]); err != nil || string(b) != `{"event_id":null,"id":"1","duplicate":null,"conflict":null,"received_at":null}` {
+		t.Errorf("%s, %v", b, err)
+	}
+	if _, err := readReceipts(http.Header{}, []byte("thanks")); err == nil {
+		t.Error("another server's answer is taken for a receipt")
+	}
+}
+
+// A dev instance that was started with a configuration and other addresses: the file has the secrets, the folder the address.
+func TestConfigAndDirTogether(t *testing.T) {
+	t.Parallel()
+	b, g := sendSetup(t)
+	path := filepath.Join(t.TempDir(), "postern.yaml")
+	file := "ingest: {listen: '127.0.0.1:1'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: " + config.DemoStripeSecret + "}]}}\n"
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.write(t, &config.Instance{IngestURL: g.URL, Sources: map[string]config.InstanceSource{}})
+	b.run(t, "send", "stripe", "invoice.paid", "--config", path).want(t, 0, "false", "")
+	execute(t.Context(), "", "send", "stripe", "invoice.paid", "--config", path).want(t, 1, "", "is the gateway running there?")
+	b.write(t, &config.Instance{DatabaseURL: "postgres://127.0.0.1:1/x"})
+	b.run(t, "events", "list", "--config", path).want(t, 1, "", "does not run: start it with `postern dev --dir "+b.dir)
 }
 
 func TestSendCountsDuplicatesAndShuffles(t *testing.T) {
@@ -124,7 +183,7 @@ func TestSendCountsDuplicatesAndShuffles(t *testing.T) {
 	}
 	twins := 0
 	for _, one := range receipts {
-		if one.Duplicate {
+		if *one.Duplicate {
 			twins++
 		}
 	}
@@ -201,14 +260,40 @@ func TestSendYourOwnBodyToAURL(t *testing.T) {
 // A source that says itself how its sender signs is sent to as it says.
 func TestSendAsTheSourceSays(t *testing.T) {
 	t.Parallel()
-	const file = `sources:
+	path, g := declared(t, `sources:
   acme:
     provider: hmac
     secrets: [{name: n, value: acme secret}]
     scheme: {header: X-Acme, separator: ",", assign: "=", item: v1, message: "{timestamp}.{body}", timestamp: {from: item:t}}
     events: {key: "{json:uid}", type: "{json:kind}"}
-`
-	path := filepath.Join(t.TempDir(), "acme.yaml")
+`)
+	args := []string{"--config", path, "send", "hmac", "order.created", "--data", "-", "--url", g.URL}
+	execute(t.Context(), "", "--config", path, "send", "hmac", "order.created").want(t, 2, "", "give a body of that sender with --data FILE")
+	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, args...).want(t, 0, "u-1", "")
+	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, append(args, "--count", "2")...).want(t, 0, "false", "")
+	if len(g.ids) != 3 {
+		t.Errorf("events %v, want three", g.ids)
+	}
+}
+
+// Where nothing of the body is signed, a change of it is taken, and the reason told.
+func TestTamperingThatNobodySees(t *testing.T) {
+	t.Parallel()
+	path, g := declared(t, `sources:
+  acme:
+    provider: hmac
+    secrets: [{name: n, value: acme secret}]
+    scheme: {header: X-Acme, method: token, body_unsigned: true}
+    events: {key: "{json:uid}", type: "{json:kind}"}
+`)
+	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, "--config", path, "send", "hmac", "order.created", "--data", "-", "--url", g.URL, "--tamper").
+		want(t, 0, "u-1", "accepted: what was changed is not signed by hmac (see postern providers show hmac)")
+}
+
+// declared is a gateway with the one source of a configuration.
+func declared(t *testing.T, file string) (path string, g *gateway) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "acme.yaml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -217,19 +302,14 @@ func TestSendAsTheSourceSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := c.Endpoints()[0]
-	g := &gateway{ids: map[string]bool{}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g = &gateway{ids: map[string]bool{}}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
 		g.answer(t, w, e, &provider.Delivery{Header: r.Header, Body: body, ReceivedAt: time.Now()})
 	}))
-	defer server.Close()
-	args := []string{"--config", path, "send", "hmac", "order.created", "--data", "-", "--url", server.URL}
-	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, args...).want(t, 0, "u-1", "")
-	execute(t.Context(), `{"uid":"u-1","kind":"order.created"}`, append(args, "--count", "2")...).want(t, 0, "false", "")
-	if len(g.ids) != 3 {
-		t.Errorf("events %v, want three", g.ids)
-	}
+	t.Cleanup(g.Close)
+	return path, g
 }

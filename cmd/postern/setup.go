@@ -74,16 +74,22 @@ func writeNew(path, text string, force bool) error {
 
 func newConfigCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Check a configuration", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(&cobra.Command{
+	var dev bool
+	check := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Say whether a configuration can be used, and which lines cannot",
 		Long: `Check FILE as a daemon does at its start and again before it reloads its sources: syntax, values, variables, secrets (read,
 never printed) and what each provider asks of its sources, and that every named file can be read. All problems are told at
-once. Nothing is connected to.`,
-		Example: "  postern config check postern.yaml",
-		Args:    wantArgs("FILE"),
+once. Nothing is connected to. With --dev it is checked as postern dev does: demo secrets are allowed and database.url may be missing.`,
+		Example: `  postern config check postern.yaml
+  postern config check --dev try.yaml`,
+		Args: wantArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Load(args[0])
+			load := config.Load
+			if dev {
+				load = config.LoadDev
+			}
+			cfg, err := load(args[0])
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), plainLines(err.Error())) // a line for each problem
 				return errReported
@@ -101,7 +107,9 @@ once. Nothing is connected to.`,
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s can be used; sources: %s\n", args[0], orDash(strings.Join(sources, ", ")))
 			return err
 		},
-	})
+	}
+	check.Flags().BoolVar(&dev, "dev", false, "check it for postern dev: demo secrets and no database are all right")
+	cmd.AddCommand(check)
 	return cmd
 }
 

@@ -30,14 +30,17 @@ const (
 type target struct {
 	url    string
 	source *provider.Source
+	// provider is the provider's name.
+	provider string
 	// tampered: what is sent should be refused.
 	tampered bool
 }
 
 // candidate is a source that the instance has.
 type candidate struct {
-	// made is the provider of the source's own configuration, where that is known.
+	// made is the provider of the source's configuration, where that is known; own: of what the source says of its sender.
 	made                   provider.Provider
+	own                    bool
 	provider, account, url string
 	secret                 []byte
 }
@@ -53,6 +56,7 @@ func (s *sending) target(c *cli) (*target, error) {
 		return nil, err
 	}
 	if src.made != nil {
+		s.own = src.own
 		s.provider = src.made
 	}
 	secret, err := s.signingSecret(src.secret, name)
@@ -64,12 +68,12 @@ func (s *sending) target(c *cli) (*target, error) {
 		return nil, err
 	}
 	account := cmp.Or(s.account, src.account)
-	return &target{url: address, source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
+	return &target{url: address, provider: s.provider.Name(), source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
 		Secrets: []provider.Secret{{Name: "send", Value: secret}}, URL: cmp.Or(src.url, address)}}, nil
 }
 
-// instance is the ingest address and the sources of --config or --dir. The error says why there is none, which matters
-// only where the flags do not say enough.
+// instance is the ingest address and the sources of --config or --dir; where both are given, the configuration has the sources and
+// the dev instance in the folder the address. The error says why there is none, which matters only where the flags do not say enough.
 func (s *sending) instance(c *cli) (base string, known map[string]candidate, err error) {
 	if c.config == "" {
 		in, err := config.ReadInstance(c.dir)
@@ -78,7 +82,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 		}
 		known = map[string]candidate{}
 		for name, src := range in.Sources {
-			known[name] = candidate{nil, src.Provider, src.Account, src.URL, []byte(src.Secret)}
+			known[name] = candidate{provider: src.Provider, account: src.Account, url: src.URL, secret: []byte(src.Secret)}
 		}
 		return in.IngestURL, known, nil
 	}
@@ -92,13 +96,24 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 		if account == "" && len(e.Source.Accounts) > 0 && e.Source.Accounts[0] != "*" {
 			account = e.Source.Accounts[0]
 		}
-		known[e.Source.Name] = candidate{e.Provider, e.Provider.Name(), account, e.Source.URL, e.Source.Secrets[0].Value}
+		known[e.Source.Name] = candidate{made: e.Provider, own: e.Own, provider: e.Provider.Name(), account: account,
+			url: e.Source.URL, secret: e.Source.Secrets[0].Value}
 	}
 	scheme := "http://"
 	if cfg.Ingest.TLS.Cert != "" {
 		scheme = "https://"
 	}
-	return scheme + cfg.Ingest.Listen, known, nil
+	base = scheme + cfg.Ingest.Listen
+	if c.dirGiven {
+		in, err := config.ReadInstance(c.dir)
+		switch {
+		case err == nil:
+			base = in.IngestURL
+		case !errors.Is(err, config.ErrNoInstance):
+			return "", known, err
+		}
+	}
+	return base, known, nil
 }
 
 // choose picks the named source, else the one that has the provider's name, else the only one of the provider. Where the
@@ -155,21 +170,30 @@ func ingestURL(address, source string) (string, error) {
 	return u.String(), nil
 }
 
-// sent is one answer: a receipt, with the status it came with.
+// sent is one receipt. Where the provider wants an answer of its own kind, only the id is known; and after a greeting, which stores
+// nothing, not even that.
 type sent struct {
-	EventID    string `json:"event_id"`
-	ID         string `json:"id"`
-	Duplicate  bool   `json:"duplicate"`
-	Conflict   bool   `json:"conflict,omitempty"`
-	ReceivedAt string `json:"received_at"`
+	EventID    *string `json:"event_id"`
+	ID         *string `json:"id"`
+	Duplicate  *bool   `json:"duplicate"`
+	Conflict   *bool   `json:"conflict"`
+	ReceivedAt *string `json:"received_at"`
 }
 
 var sentColumns = []column[sent]{
-	{"EVENT ID", func(r sent) string { return r.EventID }},
-	{"ID", func(r sent) string { return r.ID }},
-	{"RECEIVED", func(r sent) string { return r.ReceivedAt }},
-	{"DUPLICATE", func(r sent) string { return fmt.Sprint(r.Duplicate) }},
-	{"CONFLICT", func(r sent) string { return fmt.Sprint(r.Conflict) }},
+	{"EVENT ID", func(r sent) string { return known(r.EventID) }},
+	{"ID", func(r sent) string { return known(r.ID) }},
+	{"RECEIVED", func(r sent) string { return known(r.ReceivedAt) }},
+	{"DUPLICATE", func(r sent) string { return known(r.Duplicate) }},
+	{"CONFLICT", func(r sent) string { return known(r.Conflict) }},
+}
+
+// known is a value in words; "" where it is not known.
+func known[T any](v *T) string {
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(*v)
 }
 
 // post sends one delivery after the other and prints the receipts. What is refused is told on standard error.
@@ -177,7 +201,7 @@ func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.De
 	client := &http.Client{Timeout: sendTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	var receipts []sent
-	refused := 0
+	refused, greetings, hidden := 0, 0, 0
 	for _, d := range deliveries {
 		got, err := t.deliver(cmd.Context(), client, d)
 		var answer *answerError
@@ -190,15 +214,35 @@ func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.De
 			return err
 		}
 		receipts = append(receipts, got...)
+		switch {
+		case len(got) > 0 && got[0].ID == nil:
+			greetings++
+		case len(got) > 0 && got[0].EventID == nil:
+			hidden++
+		}
 	}
 	out := &sink[sent]{out: cmd.OutOrStdout(), json: asJSON, columns: sentColumns}
 	if err := errors.Join(out.add(receipts), out.end()); err != nil {
 		return err
 	}
+	t.remark(cmd.ErrOrStderr(), len(deliveries)-refused, greetings, hidden)
 	if refused > 0 {
 		return errReported
 	}
 	return nil
+}
+
+// remark says what receipts do not.
+func (t *target) remark(w io.Writer, accepted, greetings, hidden int) {
+	if greetings > 0 {
+		fmt.Fprintf(w, "postern: %s answered; a greeting is no event, and nothing is stored\n", counted(greetings, "greeting"))
+	}
+	if hidden > 0 {
+		fmt.Fprintf(w, "postern: %s is answered in its own way, so only the ids are known: see postern events show ID\n", t.provider)
+	}
+	if t.tampered && accepted > 0 {
+		fmt.Fprintf(w, "postern: accepted: what was changed is not signed by %s (see postern providers show %s)\n", t.provider, t.provider)
+	}
 }
 
 // refusal says what became of a delivery that was not taken.
@@ -256,21 +300,34 @@ func problemText(body []byte) string {
 func readReceipts(h http.Header, body []byte) ([]sent, error) {
 	var many []sent
 	if json.Unmarshal(body, &many) == nil && len(many) > 0 {
-		return many, nil
+		return whole(many), nil
 	}
 	var one sent
-	if json.Unmarshal(body, &one) == nil && one.ID != "" {
-		return []sent{one}, nil
+	if json.Unmarshal(body, &one) == nil && one.ID != nil {
+		return whole([]sent{one}), nil
 	}
 	ids, ours := h["Postern-Event"]
 	switch {
 	case !ours:
 		return nil, fmt.Errorf("read receipt: %.100q is none: is that a Postern gateway?", body)
 	case h.Get("Postern-Event") == "":
-		return []sent{{EventID: "a greeting: nothing is stored"}}, nil
+		return []sent{{}}, nil
 	}
 	for _, id := range strings.Split(strings.Join(ids, ","), ",") {
-		many = append(many, sent{ID: strings.TrimSpace(id), EventID: "see postern events show"})
+		id = strings.TrimSpace(id)
+		many = append(many, sent{ID: &id})
 	}
 	return many, nil
+}
+
+// whole completes receipts: a gateway leaves out what is false.
+func whole(receipts []sent) []sent {
+	for i := range receipts {
+		for _, flag := range []**bool{&receipts[i].Duplicate, &receipts[i].Conflict} {
+			if *flag == nil {
+				*flag = new(bool)
+			}
+		}
+	}
+	return receipts
 }

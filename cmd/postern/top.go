@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -142,7 +143,7 @@ func (t *top) last(out io.Writer, v *view) error {
 			return err
 		}
 	} else {
-		for _, l := range v.frame() {
+		for _, l := range v.frame(room{math.MaxInt, math.MaxInt}) {
 			if _, err := fmt.Fprintln(out, strings.TrimRight(l, " ")); err != nil {
 				return err
 			}
@@ -176,7 +177,7 @@ func (t *top) watch(ctx context.Context, s *screen) (err error) {
 	before := t.scraper.all(ctx)
 	v := newView(before, before)
 	for {
-		if err := s.draw(v.frame()); err != nil {
+		if err := s.draw(&v); err != nil {
 			return err
 		}
 		if !pause(ctx, t.every) {

@@ -7,17 +7,28 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 )
 
-// frame is a view as lines for a person.
-func (v *view) frame() []string {
+// What a screen has room for. What stands below the rejections is what may be cut off, so they take few lines of it.
+const (
+	screenWidth      = 80
+	screenRejections = 3
+	shortestName     = 13 // of a source, however narrow the screen is
+)
+
+// room is what a frame may take: columns, and rows of the table of rejections.
+type room struct{ width, rejections int }
+
+// frame is a view as lines for a person: above what grows with the number of sources stands what everybody needs to see.
+func (v *view) frame(r room) []string {
 	var b bytes.Buffer
 	v.head(&b)
 	v.summary(&b)
-	v.tables(&b)
+	v.outcomes(&b)
+	v.rejections(&b, r)
+	v.sources(&b, r)
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
@@ -50,30 +61,21 @@ func plural(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// summary is what every process adds to, a line for each stage that an event passes.
+// summary is what every process adds to, a line for each stage that an event passes; none is wider than the usual screen.
 func (v *view) summary(b *bytes.Buffer) {
-	// Cells have a least width, so that what moves is the numbers and not the columns.
-	w := tabwriter.NewWriter(b, 22, 0, 2, ' ', 0)
 	in, s, a, l := &v.Ingest, &v.Stream, &v.Apply, &v.Left
 	line := func(name string, cells ...string) {
-		fmt.Fprintf(w, "%-9s%s\n", name, strings.Join(cells, "\t"))
+		// Cells have a least width, so that what moves is the numbers and not the columns.
+		fmt.Fprintf(b, "%-9s%-20s  %-27s  %s\n", name, cells[0], cells[1], cells[2])
 	}
-	line("INGEST", perSecond(in.Deliveries, "deliveries"), "ack "+halfAndMost(in.AckP50, in.AckP99),
-		"queue "+count(in.Queue)+", oldest "+span(in.QueueOldest))
+	line("INGEST", perSecond(in.Deliveries, "deliveries"), "ack "+halfAndMost(in.AckP50, in.AckP99), "queue "+count(in.Queue)+", "+span(in.QueueOldest))
 	line("APPEND", count(in.BatchMean)+" per batch", "took "+halfAndMost(in.AppendP50, in.AppendP99), "held "+size(in.HeldBytes))
-	line("STREAM", perSecond(s.Published, "published"), "lag "+count(s.LagMessages)+" messages, "+span(s.LagSeconds),
-		perSecond(s.Left, "left out"), perSecond(s.Audited, "brought back"))
-	line("APPLY", perSecond(a.Events, "events"), "lag "+halfAndMost(a.LagP50, a.LagP99), "took "+halfAndMost(a.P50, a.P99), count(a.BatchMean)+" per batch")
-	line("CHANGES", perSecond(a.Changes, "sent"), "unsent "+count(l.Unsent)+" batches, oldest "+span(l.UnsentSeconds))
-	line("LEFT", count(l.Failed)+" failed", count(l.Dead)+" dead")
-	pools, waits := []string{}, quantity(0)
-	for _, p := range v.Database {
-		pools, waits = append(pools, p.Role+" "+count(p.InUse)+"/"+count(p.Limit)), waits+p.Waits
-	}
-	if len(pools) > 0 {
-		line("DATABASE", "waits "+perSecond(waits, ""), "in use "+strings.Join(pools, ", "))
-	}
-	_ = w.Flush() // into memory
+	line("STREAM", perSecond(s.Published, "published"), perSecond(s.Audited, "brought back"), perSecond(s.Left, "left out"))
+	line("APPLY", perSecond(a.Events, "events"), "took "+halfAndMost(a.P50, a.P99), count(a.BatchMean)+" per batch")
+	line("LAG", count(s.LagMessages)+" messages", halfAndMost(a.LagP50, a.LagP99), "oldest "+span(s.LagSeconds))
+	line("CHANGES", perSecond(a.Changes, "sent"), "unsent "+count(l.Unsent)+" batches", "oldest "+span(l.UnsentSeconds))
+	line("LEFT", count(l.Failed)+" failed", count(l.Dead)+" dead", "")
+	v.pools(b)
 	if s.NotUp > 0 {
 		fmt.Fprintf(b, "LOST     %s to JetStream\n", plural(s.NotUp, "connection", "connections"))
 	}
@@ -83,11 +85,36 @@ func (v *view) summary(b *bytes.Buffer) {
 	b.WriteByte('\n')
 }
 
+// pools are the connections in use by role, on further lines where the screen is too narrow for all.
+func (v *view) pools(b *bytes.Buffer) {
+	if len(v.Database) == 0 {
+		return
+	}
+	waits := quantity(0)
+	for _, p := range v.Database {
+		waits += p.Waits
+	}
+	line := fmt.Sprintf("%-9s%s   in use", "DATABASE", "waits "+perSecond(waits, ""))
+	for i, p := range v.Database {
+		pool := " " + plain(p.Role) + " " + count(p.InUse) + "/" + count(p.Limit)
+		if i < len(v.Database)-1 {
+			pool += ","
+		}
+		if len(line)+len(pool) > screenWidth {
+			fmt.Fprintln(b, line)
+			line = strings.Repeat(" ", 8)
+		}
+		line += pool
+	}
+	fmt.Fprintln(b, line)
+}
+
 func halfAndMost(p50, p99 quantity) string { return "p50 " + span(p50) + ", p99 " + span(p99) }
 
-func (v *view) tables(b *bytes.Buffer) {
+// sources are the table of those that were heard from, the busiest first.
+func (v *view) sources(b *bytes.Buffer, r room) {
 	heard := slices.DeleteFunc(slices.Clone(v.Sources), func(s sourceView) bool { return s.Total == 0 })
-	table(b, "SOURCE\tDELIVERIES/s\tEVENTS/s\tDUPLICATE/s\tCONFLICT/s\tREJECTED/s\tREFUSED/s", len(heard), func(i int) []string {
+	table(b, r.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tREFUSED", len(heard), func(i int) []string {
 		s := heard[i]
 		name := s.Source
 		if name == "" {
@@ -98,11 +125,23 @@ func (v *view) tables(b *bytes.Buffer) {
 	if silent := len(v.Sources) - len(heard); silent > 0 {
 		fmt.Fprintf(b, "no delivery since the start to %s\n\n", plural(silent, "source", "sources"))
 	}
-	v.outcomes(b)
-	table(b, "REJECTED BY\tREASON\tPER s\tSINCE START", len(v.Rejected), func(i int) []string {
-		r := v.Rejected[i]
+}
+
+// rejections are the table of why deliveries were rejected; where the screen has no room for all, the last line says how many more there are.
+func (v *view) rejections(b *bytes.Buffer, r room) {
+	shown, more := v.Rejected, ""
+	if len(shown) > r.rejections {
+		more = fmt.Sprintf("... %d more: use --once", len(shown)-r.rejections+1)
+		shown = shown[:r.rejections-1]
+	}
+	table(b, r.width, "REJECTED BY\tREASON\tPER s\tSINCE START", len(shown), func(i int) []string {
+		r := shown[i]
 		return []string{r.Source, r.Reason, count(r.Rate), count(r.Total)}
 	})
+	if more != "" {
+		b.Truncate(b.Len() - 1) // the line belongs to the table
+		b.WriteString(more + "\n\n")
+	}
 }
 
 // outcomes is a table that lies on its side: there are always the same few.
@@ -113,12 +152,13 @@ func (v *view) outcomes(b *bytes.Buffer) {
 		rates, totals = append(rates, count(o.Rate)), append(totals, count(o.Total))
 	}
 	if len(v.Outcomes) > 0 {
-		table(b, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
+		table(b, math.MaxInt, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
 	}
 }
 
-// table has its numbers to the right of their columns; without rows there is nothing.
-func table(b *bytes.Buffer, head string, n int, row func(i int) []string) {
+// table has its numbers to the right of their columns; without rows there is nothing. Where it is wider than the screen, the names
+// in the first column are cut and not the numbers.
+func table(b *bytes.Buffer, width int, head string, n int, row func(i int) []string) {
 	if n == 0 {
 		return
 	}
@@ -133,10 +173,16 @@ func table(b *bytes.Buffer, head string, n int, row func(i int) []string) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(r[i]))
 		}
 	}
+	others := 0
+	for _, w := range widths[1:] {
+		others += w + 2
+	}
+	widths[0] = min(widths[0], max(width-others, shortestName))
 	for _, r := range rows {
+		r[0] = cut(r[0], widths[0])
 		for i, cell := range r {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			numeric := rows[1][i] == "-" || strings.ContainsAny(rows[1][i][:1], "0123456789")
+			numeric := i > 0 && (rows[1][i] == "-" || strings.ContainsAny(rows[1][i][:1], "0123456789"))
 			if i > 0 {
 				b.WriteString("  ")
 			}
@@ -214,19 +260,26 @@ func size(bytes quantity) string {
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + unit
 }
 
-// clip cuts lines to a screen; where lines are left out the last one says how many.
+// clip cuts lines to a screen. Where it is too low the empty lines go first; where lines are left out the last one says how many.
 func clip(lines []string, width, height int) []string {
+	if height > 0 && len(lines) > height {
+		lines = slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return l == "" })
+	}
 	if height > 0 && len(lines) > height {
 		rest := len(lines) - height + 1
 		lines = append(lines[:height-1:height-1], fmt.Sprintf("... %s more: enlarge the window, or use --once", plural(rest, "line", "lines")))
 	}
 	out := make([]string, len(lines))
 	for i, l := range lines {
-		l = strings.TrimRight(l, " ")
-		if utf8.RuneCountInString(l) > width {
-			l = string([]rune(l)[:max(width-1, 0)]) + "…"
-		}
-		out[i] = l
+		out[i] = cut(strings.TrimRight(l, " "), width)
 	}
 	return out
+}
+
+// cut shortens a text to so many characters, the last of which then tells that there was more.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:max(most-1, 0)]) + "…"
 }

@@ -208,6 +208,7 @@ func (in *interval) pools() []poolView {
 	return out
 }
 
+// sources are sorted by what is going on now: what a screen has no room for is the least of it.
 func (in *interval) sources() []sourceView {
 	out := []sourceView{}
 	for _, source := range in.labels("postern_deliveries_total", "source") {
@@ -225,6 +226,7 @@ func (in *interval) sources() []sourceView {
 		s.Refused = max(s.Refused, 0) // what the subtraction rounds
 		out = append(out, s)
 	}
+	slices.SortStableFunc(out, func(a, b sourceView) int { return cmp.Compare(b.Deliveries, a.Deliveries) }) // by name they are already
 	return out
 }
 

@@ -60,15 +60,15 @@ func (s *screen) listen(quit func()) {
 	}
 }
 
-// draw shows lines from the top, cut to the size that the terminal has now.
-func (s *screen) draw(lines []string) error {
+// draw shows a view from the top, cut to the size that the terminal has now.
+func (s *screen) draw(v *view) error {
 	width, height, err := term.GetSize(int(s.out.Fd()))
 	if err != nil || width <= 0 || height <= 0 {
-		width, height = 80, 24
+		width, height = screenWidth, 24
 	}
 	var b strings.Builder
 	b.WriteString(home)
-	for i, l := range clip(lines, width, height) {
+	for i, l := range clip(v.frame(room{width, screenRejections}), width, height) {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -121,6 +122,9 @@ func TestMostOfSeveral(t *testing.T) {
 	}
 }
 
+// endless is room for all there is to show.
+var endless = room{math.MaxInt, math.MaxInt}
+
 func TestFrame(t *testing.T) {
 	t.Parallel()
 	before := []scrape{told("http://a/metrics", 0, metricsPage(t, "postern_deliveries_total{source=\"stripe\",result=\"accepted\"} 0",
@@ -140,34 +144,119 @@ func TestFrame(t *testing.T) {
   http://a/metrics   up 6m
   http://b/metrics   DOWN: connection refused
 
-INGEST   1,254 deliveries/s  ack p50 -, p99 -                queue 17, oldest 12 ms
-APPEND   - per batch         took p50 -, p99 -               held 68.4 KiB
-STREAM   1,150 published/s   lag 1,234,567 messages, 61.5 s  50 left out/s         0 brought back/s
-APPLY    1,001 events/s      lag p50 -, p99 -                took p50 -, p99 -     - per batch
-CHANGES  0 sent/s            unsent - batches, oldest -
-LEFT     2 failed            1 dead
-DATABASE waits 0.50/s        in use gateway 3/16
+INGEST   1,254 deliveries/s    ack p50 -, p99 -             queue 17, 12 ms
+APPEND   - per batch           took p50 -, p99 -            held 68.4 KiB
+STREAM   1,150 published/s     0 brought back/s             50 left out/s
+APPLY    1,001 events/s        took p50 -, p99 -            - per batch
+LAG      1,234,567 messages    p50 -, p99 -                 oldest 61.5 s
+CHANGES  0 sent/s              unsent - batches             oldest -
+LEFT     2 failed              1 dead
+DATABASE waits 0.50/s   in use gateway 3/16
 LOST     1 connection to JetStream
 TROUBLE  messages are handed back, 2.5/s
-
-SOURCE     DELIVERIES/s  EVENTS/s  DUPLICATE/s  CONFLICT/s  REJECTED/s  REFUSED/s
-(unknown)          0.50         0            0           0           0       0.50
-stripe            1,254     1,200           50           0           2        1.5
-
-no delivery since the start to 1 source
 
 OUTCOMES     APPLIED  DEAD
 events/s       1,000  0.50
 since start    2,000     1
 
 REJECTED BY  REASON           PER s  SINCE START
-stripe       wrong_signature      2            4`
-	if diff := cmp.Diff(want, strings.Join(clip(v.frame(), 200, 100), "\n")); diff != "" {
+stripe       wrong_signature      2            4
+
+SOURCE, PER s  DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
+stripe              1,254   1,200         50         0         2      1.5
+(unknown)            0.50       0          0         0         0     0.50
+
+no delivery since the start to 1 source`
+	if diff := cmp.Diff(want, strings.Join(clip(v.frame(endless), 200, 100), "\n")); diff != "" {
 		t.Error(diff)
 	}
-	small := clip(v.frame(), 20, 5)
-	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 22 lines more") {
+	small := clip(v.frame(endless), 20, 5)
+	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 18 lines more") {
 		t.Errorf("on a small screen: %q", small)
+	}
+}
+
+// crowded is what a gateway and a processor with many sources tell in a second: source n has n of everything, and large numbers stand
+// where there may be some.
+func crowded(t *testing.T, sources int) view {
+	t.Helper()
+	var gateway []string
+	for n := range sources {
+		name := fmt.Sprintf("%02d-source-with-a-long-name", n)
+		for _, result := range []string{"accepted", "rejected", "overloaded"} {
+			gateway = append(gateway, fmt.Sprintf("postern_deliveries_total{source=%q,result=%q} %d", name, result, 300*n+1))
+		}
+		for _, result := range []string{"stored", "duplicate", "conflict"} {
+			gateway = append(gateway, fmt.Sprintf("postern_events_total{source=%q,result=%q} %d", name, result, 300*n+1))
+		}
+		gateway = append(gateway, fmt.Sprintf("postern_rejections_total{source=%q,reason=\"malformed_signature\"} %d", name, 300*n+1))
+	}
+	gateway = append(gateway, "postern_queue_deliveries 4096", "postern_queue_oldest_seconds 0.999", "postern_held_bytes 1e+09", "postern_stream_lag_messages 12345678",
+		"postern_stream_lag_seconds 12345", `postern_publishes_total{result="acknowledged"} 123456`, `postern_publishes_total{result="withheld"} 123456`,
+		"postern_audited_events_total 123456")
+	processor := []string{"postern_failed_events 100000", "postern_dead_events 100000", "postern_changes_unsent_batches 100000", "postern_changes_unsent_seconds 12345"}
+	for _, status := range []string{"applied", "unchanged", "stale", "ignored", "ambiguous", "failed", "dead"} {
+		processor = append(processor, fmt.Sprintf("postern_outcomes_total{status=%q} 123456", status))
+	}
+	for _, role := range []string{"gateway", "processor", "operator", "registrar", "maintenance"} {
+		gateway = append(gateway, fmt.Sprintf("postern_database_connections{role=%q,state=\"in_use\"} 16", role),
+			fmt.Sprintf("postern_database_connections_limit{role=%q} 16", role), fmt.Sprintf("postern_database_waits_total{role=%q} 1000", role))
+	}
+	for _, name := range []string{"postern_ack_seconds", "postern_append_seconds"} {
+		gateway = append(gateway, slow(name)...)
+	}
+	for _, name := range []string{"postern_apply_seconds", "postern_apply_lag_seconds"} {
+		processor = append(processor, slow(name)...)
+	}
+	return newView([]scrape{told("http://127.0.0.1:8081/metrics", 0, metricsPage(t)), told("http://127.0.0.1:8082/metrics", 0, metricsPage(t))},
+		[]scrape{told("http://127.0.0.1:8081/metrics", 1, metricsPage(t, gateway...)), told("http://127.0.0.1:8082/metrics", 1, metricsPage(t, processor...))})
+}
+
+// slow is a histogram of times that are long to write.
+func slow(name string) []string {
+	return []string{"# TYPE " + name + " histogram", name + `_bucket{le="0.9"} 50`, name + `_bucket{le="119"} 100`, name + `_bucket{le="+Inf"} 100`,
+		name + "_sum 100", name + "_count 100"}
+}
+
+// On the usual screen nothing that everybody needs is cut off, however many sources there are; of those the busiest stay.
+func TestUsualScreen(t *testing.T) {
+	t.Parallel()
+	v := crowded(t, 19)
+	const want = `postern top   12:00:01   rates over 1.0 s   2 of 2 processes
+  http://127.0.0.1:8081/metrics   up -
+  http://127.0.0.1:8082/metrics   up -
+INGEST   153,957 deliveries/s  ack p50 900 ms, p99 116.6 s  queue 4,096, 999 ms
+APPEND   - per batch           took p50 900 ms, p99 116.6 s  held 953.7 MiB
+STREAM   123,456 published/s   123,456 brought back/s       123,456 left out/s
+APPLY    864,192 events/s      took p50 900 ms, p99 116.6 s  - per batch
+LAG      12,345,678 messages   p50 900 ms, p99 116.6 s      oldest 3h25m
+CHANGES  0 sent/s              unsent 100,000 batches       oldest 3h25m
+LEFT     100,000 failed        100,000 dead
+DATABASE waits 5,000/s   in use gateway 16/16, maintenance 16/16,
+         operator 16/16, processor 16/16, registrar 16/16
+OUTCOMES     APPLIED  UNCHANGED    STALE  IGNORED  AMBIGUOUS   FAILED     DEAD
+events/s     123,456    123,456  123,456  123,456    123,456  123,456  123,456
+since start  123,456    123,456  123,456  123,456    123,456  123,456  123,456
+REJECTED BY                 REASON               PER s  SINCE START
+18-source-with-a-long-name  malformed_signature  5,401        5,401
+17-source-with-a-long-name  malformed_signature  5,101        5,101
+... 17 more: use --once
+SOURCE, PER s         DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
+18-source-with-a-lo…      16,203   5,401      5,401     5,401     5,401    5,401
+17-source-with-a-lo…      15,303   5,101      5,101     5,101     5,101    5,101
+16-source-with-a-lo…      14,403   4,801      4,801     4,801     4,801    4,801
+... 16 lines more: enlarge the window, or use --once`
+	got := clip(v.frame(room{80, screenRejections}), 80, 24)
+	if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {
+		t.Error(diff)
+	}
+	for _, l := range v.frame(room{80, screenRejections}) {
+		if l := strings.TrimRight(l, " "); utf8.RuneCountInString(l) > 80 {
+			t.Errorf("wider than the screen: %q", l)
+		}
+	}
+	if all := strings.Join(v.frame(endless), "\n"); strings.Count(all, "-source-with-a-long-name ") != 2*19 || strings.Contains(all, "…") {
+		t.Errorf("something is missing where there is room:\n%s", all)
 	}
 }
 
@@ -177,6 +266,9 @@ func TestClip(t *testing.T) {
 	if diff := cmp.Diff([]string{"12345", "1234…", "äöüä…", "", "a b c"}, got); diff != "" {
 		t.Error(diff)
 	}
+	if diff := cmp.Diff([]string{"1", "2", "3"}, clip([]string{"1", "", "2", "", "3"}, 5, 4)); diff != "" {
+		t.Errorf("empty lines go before others: %s", diff)
+	}
 }
 
 // What a hostile process says cannot drive the terminal.
@@ -185,7 +277,7 @@ func TestFrameIsPlain(t *testing.T) {
 	p := metricsPage(t, "postern_deliveries_total{source=\"\x1b[2J\\n\",result=\"accepted\"} 1", "postern_outcomes_total{status=\"\x1b]0;x\"} 1")
 	v := newView([]scrape{told("a", 0, p)}, []scrape{told("a", 1, p)})
 	v.Processes[0].Error, v.Processes[0].Up = "\x1b[31m", false
-	for _, l := range v.frame() {
+	for _, l := range v.frame(endless) {
 		if strings.ContainsAny(l, "\x1b\r") {
 			t.Errorf("control characters in %q", l)
 		}

@@ -23,6 +23,8 @@ import (
 type LocalOptions struct {
 	Config *config.Config
 	Logger *slog.Logger
+	// File is where Config was read, for telling how to use the instance; empty: nowhere.
+	File string
 	// Dir keeps the state: the private cluster, the streams, and how to reach the instance.
 	Dir string
 	// Cluster starts a private PostgreSQL where the configuration names no database.

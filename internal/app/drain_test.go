@@ -49,7 +49,7 @@ func (b *testBundle) halfSent(t *testing.T) {
 func TestStopCutsOffHalfSentBodies(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
-	gateway, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true})
+	gateway, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true, Tune: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,9 +62,7 @@ func TestStopCutsOffHalfSentBodies(t *testing.T) {
 	for n := range 20 {
 		ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1+n, time.Now())).ID)
 	}
-	if took := stop(t, gateway); took > 7*time.Second { // 3 s for the senders, and a busy machine
-		t.Errorf("stopped only after %s", took)
-	}
+	stop(t, gateway) // which says what it left behind, and half-sent bodies would be
 	// A processor whose auditor looks at nothing can only apply what was published.
 	b.app = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) {
 		tuning.Processor.AuditEvery, tuning.Processor.AuditAge = time.Hour, time.Hour

@@ -17,7 +17,7 @@ import (
 func TestSlowSendersAreCutOff(t *testing.T) {
 	t.Parallel()
 	b := configured(t, func(c *config.Config) {
-		c.Ingest.HeaderTimeout, c.Ingest.ReadTimeout = 300*time.Millisecond, time.Second
+		c.Ingest.HeaderTimeout, c.Ingest.ReadTimeout = 2*time.Second, 4*time.Second
 	})
 	b.app = b.start(t, app.Options{Gateway: true})
 	for name, tc := range map[string]struct {

@@ -24,7 +24,7 @@ var sourceName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 func check(c *Config, p purpose) error {
 	var bad []error
 	if p.database && c.Database.URL == "" {
-		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set: name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern"})
+		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set: name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (for postern dev none is needed: postern config check --dev)"})
 	}
 	checked := c
 	if !p.secrets {

@@ -207,8 +207,9 @@ type Source struct {
 	// URL is the address that the provider was given, for providers that sign it (Twilio, Square, HubSpot, ...), e.g.
 	// https://hooks.example/webhooks/twilio. What a proxy shows is never used.
 	URL string `yaml:"url" validate:"omitempty,public_url"`
-	// Tolerance is how far a signed time may lie from the time of receipt, both ways. Leave unset for the provider's own, mostly 300s.
-	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000"`
+	// Tolerance is how far a signed time may lie from the time of receipt, both ways. Leave unset for the provider's own, mostly 300s;
+	// at most 24h.
+	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000,lte=86400000000000"`
 	// Scheme is how the sender signs, for provider: hmac.
 	Scheme Scheme `yaml:"scheme,omitempty"`
 	// Schemes are several in place of scheme, each with its settings, for a sender that signs in several ways: any of them that a

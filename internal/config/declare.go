@@ -55,6 +55,7 @@ func (s *Source) declare(b *builder, known provider.Provider) provider.Provider 
 	}
 	if objects {
 		spec.Objects = b.under("objects").objects(s.Objects, &spec.Events)
+		b.signedTypes(s.Objects, &spec.Events, spec.Schemes)
 	}
 	spec.Docs = declared.Docs{Title: spec.Title}
 	return declared.New(spec)
@@ -90,7 +91,9 @@ func (s *Source) hmac(b *builder) provider.Provider {
 		}
 	}
 	events := b.under("events").events(&s.Events, declared.Events{})
+	prefixKeyPairs(schemes)
 	objects := b.under("objects").objects(s.Objects, &events)
+	b.signedTypes(s.Objects, &events, schemes)
 	answers := b.answers(s)
 	answers.Headers = s.Events.Headers
 	return hmac.Of(schemes, events, objects, answers)
@@ -110,6 +113,14 @@ func (b *builder) under(key string) *builder {
 		top = b.top
 	}
 	return &builder{path: b.path + "." + key, top: top}
+}
+
+// problems is how many were noted.
+func (b *builder) problems() int {
+	if b.top != nil {
+		return len(b.top.bad)
+	}
+	return len(b.bad)
 }
 
 // fail notes what is wrong with a setting and what to write.
@@ -154,6 +165,7 @@ func (b *builder) ref(key, text string, allowed kinds) signature.Ref {
 		b.fail(key, "%q names nothing that can stand here: write %s", text, allowed)
 		return signature.Ref{}
 	}
+	b.references(key, text, r)
 	return r
 }
 
@@ -164,6 +176,8 @@ func (b *builder) template(key, text string, allowed kinds) signature.Template {
 		b.fail(key, "%v", err)
 		return signature.Template{}
 	}
+	b.unbraced(key, text, allowed)
+	b.references(key, text, t.Refs()...)
 	for _, r := range t.Refs() {
 		if !slices.Contains(allowed, r.Kind) {
 			b.fail(key, "%q: {%s} cannot stand here, but %s in braces", text, r, allowed)

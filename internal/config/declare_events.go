@@ -68,7 +68,9 @@ func (b *builder) places(e *Events, own *declared.Events) {
 			b.fail("split", "%q is no path of a list: write e.g. data.events, '.', or entry.*.changes", e.Split)
 			break
 		}
+		b.plainPath("split", part)
 	}
+	b.plainPath("item", e.Item)
 	for _, name := range slices.Concat(e.Headers, headersOf(own)) {
 		if credential(name) {
 			b.fail("headers", "%s holds a credential, and is not kept with events: leave it out", name)
@@ -128,6 +130,10 @@ func (b *builder) object(o *Object, events *declared.Events) declared.Object {
 		under := b.under("version")
 		out.Version = &declared.Version{From: under.ref("from", o.Version.From, bodyKinds), Unit: under.unit(o.Version.Unit, true), Still: o.Version.Still}
 	}
+	b.plainPath("state", o.State)
+	b.plainPath("before", o.Before)
+	b.plainPath("changes", o.Changes)
+	b.reachable(o, events)
 	switch {
 	case len(o.Type) == 0:
 		b.fail("type", "is not set: say what the object is, e.g. order")
@@ -139,6 +145,47 @@ func (b *builder) object(o *Object, events *declared.Events) declared.Object {
 		b.fail(map[bool]string{true: "before", false: "changes"}[o.Before != ""], "is what changed of the state: set state")
 	case o.Final && len(o.Deletes) == 0:
 		b.fail("final", "is about deletes: name the types after which the object is gone")
+	}
+	return out
+}
+
+// signedTypes refuses deletes where the type that tells them stands outside of what is signed. A token signs nothing at all, which
+// the source has said to accept.
+func (b *builder) signedTypes(objects []Object, events *declared.Events, schemes []*signature.Scheme) {
+	for i := range objects {
+		if len(objects[i].Deletes) == 0 {
+			continue
+		}
+		if ref, bad := unsignedType(events, schemes); bad {
+			b.under("objects."+itoa(i)).fail("deletes", "the type comes unsigned, in %s, so anyone who captured a delivery could delete: "+
+				"take events.type from what is signed (json:PATH), or leave deletes out", ref)
+		}
+	}
+}
+
+// unsignedType finds a reference of the type that a scheme leaves unsigned.
+func unsignedType(events *declared.Events, schemes []*signature.Scheme) (signature.Ref, bool) {
+	for _, t := range events.Type {
+		for _, ref := range t.Refs() {
+			if ref.Kind != signature.Header && ref.Kind != signature.Query {
+				continue
+			}
+			unsigned := func(s *signature.Scheme) bool {
+				return s.Method != signature.Token && !signs(plain(s.Message.Refs()), plain([]signature.Ref{ref})[0])
+			}
+			if slices.ContainsFunc(schemes, unsigned) {
+				return ref, true
+			}
+		}
+	}
+	return signature.Ref{}, false
+}
+
+// plain are references as they name values, however those are then written.
+func plain(refs []signature.Ref) []signature.Ref {
+	out := make([]signature.Ref, len(refs))
+	for i, r := range refs {
+		out[i] = signature.Ref{Kind: r.Kind, Name: r.Name}
 	}
 	return out
 }

@@ -2,8 +2,10 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -117,7 +119,11 @@ func (b *builder) signed(s *Scheme, out *signature.Scheme) {
 		b.token(s)
 		return
 	}
+	known := b.problems()
 	out.Message = b.template("message", cmp.Or(s.Message, "{body}"), messageKinds)
+	if b.problems() > known {
+		return // what it covers is not known, so that nothing that follows from it could be told
+	}
 	refs := out.Message.Refs()
 	if hashed := slices.ContainsFunc(refs, isKind(signature.Secret)); hashed != (out.Method == signature.Hash) {
 		b.fail("message", "{secret} stands in the message of method hash, and in no other: there it is what only the sender knows")
@@ -196,4 +202,38 @@ func (b *builder) bodyDigest(d *BodyDigest, message []signature.Ref) *signature.
 		b.fail("from", "this digest is not signed, so anyone can change it with the body: put {%s} into message", out.From)
 	}
 	return out
+}
+
+// prefixKeyPairs lets public keys say that they are keys where a shared secret is taken as well: one that were taken for a shared
+// secret would let everyone sign.
+func prefixKeyPairs(schemes []*signature.Scheme) {
+	if !mixed(schemes) {
+		return
+	}
+	for _, s := range schemes {
+		s.Key.Prefixed = s.Asymmetric()
+	}
+}
+
+// mixed tells whether a source takes both shared secrets and public keys.
+func mixed(schemes []*signature.Scheme) bool {
+	public := func(s *signature.Scheme) bool { return s.Asymmetric() }
+	shared := func(s *signature.Scheme) bool { return !s.Asymmetric() }
+	return slices.ContainsFunc(schemes, public) && slices.ContainsFunc(schemes, shared)
+}
+
+// checkKeyPairs wants a public key among the secrets for each scheme of a key pair that stands beside one of a shared secret. Which of
+// the other secrets is a bare public key cannot be told; that one is missing can.
+func checkKeyPairs(schemes []*signature.Scheme, secrets []provider.Secret) error {
+	if !mixed(schemes) {
+		return nil
+	}
+	for _, s := range schemes {
+		fits := func(secret provider.Secret) bool { return s.CheckSecret(secret.Value) == nil }
+		if s.Asymmetric() && !slices.ContainsFunc(secrets, fits) {
+			return fmt.Errorf("secrets: none is a public key for scheme %s; give it as PEM, or write whpk_ before it: beside a scheme with a shared secret "+
+				"a bare public key would be taken for that secret, and everyone could sign", s.Name)
+		}
+	}
+	return nil
 }

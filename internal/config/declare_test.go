@@ -1,6 +1,10 @@
 package config_test
 
 import (
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"testing"
 
@@ -86,6 +90,13 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"ignored and named":  {"hmac", header + "objects: [{ignored: no, type: x}]", "objects.0.ignored: an ignored event concerns no object"},
 		"never reached":      {"hmac", header + "objects:\n  - {type: x, id: '{json:id}'}\n  - {events: y, type: y, id: '{json:id}'}", "line 9: sources.a.objects.1: is never reached"},
 
+		"deletes unsigned":    {"hmac", header + "events: {type: '{header:X-T}[.{json:a}]'}\nobjects: [{type: x, id: '{json:id}', deletes: [y]}]", "line 8: sources.a.objects.0.deletes: the type comes unsigned, in header:X-T, so anyone who captured a delivery could delete"},
+		"deletes of a query":  {"hmac", header + "events: {type: ['{json:a}', '{query:t}']}\nobjects: [{type: x, id: '{json:id}', deletes: [y]}]", "objects.0.deletes: the type comes unsigned, in query:t"},
+		"deletes half signed": {"hmac", "schemes: [{header: X-S, message: '{header:X-T}{body}'}, {header: X-R}]\nevents: {type: '{header:X-T}'}\nobjects: [{type: x, id: '{json:id}', deletes: [y]}]", "objects.0.deletes: the type comes unsigned"},
+		"deletes by a header": {"standardwebhooks", "events: {type: '{header:X-T}'}\nobjects: [{type: x, id: '{json:id}', deletes: [y]}]", "objects.0.deletes: the type comes unsigned"},
+		"long tolerance":      {"hmac", header + "tolerance: 25h", "line 7: sources.a.tolerance: 25h0m0s is too large: at most 24h0m0s"},
+		"no public key":       {"hmac", "schemes: [{header: X-S}, {header: X-P, method: ed25519}]", "secrets: none is a public key for scheme ed25519; give it as PEM, or write whpk_ before it"},
+
 		"challenge without echo": {"hmac", header + "handshake: {challenge: {as: x}}", "handshake.challenge.echo: is not set"},
 		"echo of a body":         {"hmac", header + "handshake: {challenge: {echo: json:x}}", "handshake.challenge.echo: \"json:x\" names nothing that can stand here: write query:NAME or header:NAME"},
 		"token not there":        {"hmac", header + "handshake:\n  challenge:\n    echo: query:c\n    token: {from: query:t, env: NOWHERE}", "line 10: sources.a.handshake.challenge.token: the variable NOWHERE is not set"},
@@ -100,8 +111,24 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"objects of a provider": {"stripe", "objects: [{type: x, id: '{json:id}'}]", "sources.a.objects: stripe names its events"},
 		"reply of a provider":   {"stripe", "reply: {status: 204}", "sources.a.reply: stripe signs in its own way and answers so"},
 		"scheme of a standard":  {"standardwebhooks", header, "sources.a.scheme: standardwebhooks signs in its own way"},
-		"misspelt":              {"hmac", "scheme:\n  header: X-S\n  mesage: x", `line 8: unknown field "mesage"`},
-		"no truth":              {"hmac", "scheme: {header: X-S, body_unsigned: maybe}", "line 6"},
+		"misspelt":              {"hmac", "scheme:\n  header: X-S\n  mesage: x", `line 8: sources.a.scheme.mesage: unknown field "mesage"; did you mean message?`},
+		"no truth":              {"hmac", "scheme: {header: X-S, body_unsigned: maybe}", `line 6: sources.a.scheme.body_unsigned: "maybe" is neither true nor false: write one of them`},
+		"yes":                   {"hmac", "scheme: {header: X-S, body_unsigned: yes}", `"yes" is neither true nor false: write true`},
+		"seconds":               {"hmac", header + "tolerance: 5", `line 7: sources.a.tolerance: "5" is no duration, which has a unit: write e.g. 5s`},
+		"bare mapping":          {"hmac", header + "events: {key: {json:id}}", `sources.a.events.key: YAML reads {json:id} as a mapping unless it is quoted: write "{json:id}"`},
+		"bare mapping in list":  {"hmac", header + "events: {key: [{json:id}]}", `events.key: YAML reads {json:id} as a mapping`},
+		"reference for group":   {"hmac", header + "events: {occurred: json:created}", `line 7: sources.a.events.occurred: has settings of its own: write {from: 'json:created'}`},
+		"reference for version": {"hmac", header + "objects: [{type: x, id: '{json:id}', version: json:v}]", `sources.a.objects.0.version: has settings of its own: write {from: 'json:v'}`},
+		"no braces":             {"hmac", header + "events: {key: json:id}", `events.key: "json:id" stands for itself here: where the value is meant, write "{json:id}"`},
+		"no braces in message":  {"hmac", "scheme: {header: X-S, message: body}", `scheme.message: "body" stands for itself here: where the value is meant, write "{body}"`},
+		"braces in a path":      {"hmac", header + "events: {occurred: {from: json:t}}\nobjects: [{type: x, id: '{json:id}', state: '{json:data}'}]", `objects.0.state: "{json:data}" is written as a reference, and a path is wanted: write data`},
+		"reference as a path":   {"hmac", header + "objects: [{type: x, id: '{json:id}', state: s, before: json:old}]", `objects.0.before: "json:old" is written as a reference, and a path is wanted: write old`},
+		"braces in a split":     {"hmac", header + "events: {split: '{json:data}'}", `events.split: "{json:data}" is written as a reference, and a path is wanted: write data`},
+		"nothing between dots":  {"hmac", header + "objects: [{type: x, id: '{json:id}', state: data..x}]", `objects.0.state: "data..x" is no path: between its dots is nothing`},
+		"nothing in reference":  {"hmac", header + "events: {key: '{json:data..id}'}", `events.key: "{json:data..id}": data..id is no path: between its dots is nothing`},
+		"types without a type":  {"hmac", header + "objects: [{events: order.*, type: x, id: '{json:id}'}]", `objects.0.events: names types, and events.type is not set`},
+		"deletes of no type":    {"hmac", header + "objects: [{type: x, id: '{json:id}', deletes: gone}]", `objects.0.events: names types, and events.type is not set`},
+		"deletes of others":     {"hmac", header + "events: {type: '{json:type}'}\nobjects: [{events: [order.*, bill.paid], type: x, id: '{json:id}', deletes: [orders.deleted]}]", `objects.0.deletes: "orders.deleted" is none of this object's events (order.*, bill.paid)`},
 		"no word":               {"hmac", "scheme: {header: {x: y}}", "line 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +147,29 @@ func TestDeclaredSourceIsBlamedOnce(t *testing.T) {
 	_, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S, method: ed25519, digest: md5}")), environment())
 	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "scheme.digest") {
 		t.Error(err)
+	}
+}
+
+// While the message cannot be read, nothing is said of what it covers.
+func TestMessageIsBlamedAlone(t *testing.T) {
+	t.Parallel()
+	for _, message := range []string{"{timestmp}.{body}", "{body", "timestamp"} {
+		_, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S, message: '"+message+"', timestamp: {from: header:X-T}}")), environment())
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "scheme.message") {
+			t.Errorf("%s: %v", message, err)
+		}
+	}
+}
+
+// Words with * may cover deletes in part.
+func TestDeletesAmongTheEvents(t *testing.T) {
+	t.Parallel()
+	for _, object := range []string{"events: order.*, deletes: order.deleted", "events: order.*, deletes: '*.deleted'", "events: ['a*c'], deletes: 'ab*'", "deletes: gone",
+		"events: '*', deletes: gone"} {
+		settings := "scheme: {header: X-S}\nevents: {type: '{json:type}'}\nobjects: [{type: x, id: '{json:id}', " + object + "}]"
+		if _, err := config.Parse([]byte(declaredSource("hmac", settings)), environment()); err != nil {
+			t.Errorf("%s: %v", object, err)
+		}
 	}
 }
 
@@ -221,5 +271,51 @@ func TestChallengeTokenIsHidden(t *testing.T) {
 	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}\nhandshake: {challenge: {echo: query:c, token: {from: query:t, value: s3cret}}}")), environment())
 	if err != nil || strings.Contains(c.String(), "s3cret") || !strings.Contains(c.String(), "query:t") {
 		t.Errorf("%v\n%s", err, c)
+	}
+}
+
+// The deletes of a type that is signed, or of a source that signs nothing by its own word, are believed.
+func TestSignedTypesMayDelete(t *testing.T) {
+	t.Parallel()
+	const objects = "\nobjects: [{type: x, id: '{json:id}', deletes: [y]}]"
+	for _, settings := range []string{
+		"scheme: {header: X-S, message: '{header:X-T}{body}'}\nevents: {type: '{header:x-t|lower}'}",
+		"scheme: {header: X-S, message: '{url}{body}'}\nurl: https://hooks.example/a\nevents: {type: '{query:t}'}",
+		"scheme: {header: X-S, method: token, body_unsigned: true}\nevents: {type: '{header:X-T}'}",
+	} {
+		if _, err := config.Parse([]byte(declaredSource("hmac", settings+objects)), environment()); err != nil {
+			t.Errorf("%s: %v", settings, err)
+		}
+	}
+}
+
+// Where a source takes shared secrets and public keys alike, nobody can sign with a public key, and a bare one is told.
+func TestPublicKeyBesideSharedSecrets(t *testing.T) {
+	t.Parallel()
+	public := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)).Public().(ed25519.PublicKey)
+	bare := hex.EncodeToString(public)
+	parse := func(secret string) (*config.Config, error) {
+		text := declaredSource("hmac", "schemes: [{header: X-S}, {header: X-P, method: ed25519}]")
+		return config.Parse([]byte(strings.Replace(text, "736563726574", "'"+secret+"'", 1)), environment())
+	}
+	if _, err := parse(bare); err == nil || !strings.Contains(err.Error(), "write whpk_ before it") {
+		t.Errorf("a bare public key: %v", err)
+	}
+	c, err := parse("whpk_" + bare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.Endpoints()[0]
+	for _, key := range []string{bare, string(public), "whpk_" + bare} {
+		mac := hmac.New(sha256.New, []byte(key))
+		mac.Write([]byte("{}"))
+		d := &provider.Delivery{Header: map[string][]string{"X-S": {hex.EncodeToString(mac.Sum(nil))}}, Body: []byte("{}")}
+		if _, err := e.Provider.Verify(e.Source, d); err == nil {
+			t.Errorf("signed with the public key %q, and taken", key)
+		}
+	}
+	d := &provider.Delivery{Header: map[string][]string{"X-P": {hex.EncodeToString(ed25519.Sign(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), []byte("{}")))}}, Body: []byte("{}")}
+	if _, err := e.Provider.Verify(e.Source, d); err != nil {
+		t.Errorf("signed with the private key: %v", err)
 	}
 }

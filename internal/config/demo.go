@@ -26,12 +26,17 @@ func DemoSources() map[string]*Source {
 	return out
 }
 
+const demoURL = "https://postern.example/webhooks/"
+
+// IsDemoURL tells whether an address is a demo source's, which no provider was ever given.
+func IsDemoURL(address string) bool { return strings.HasPrefix(address, demoURL) }
+
 // demoSource takes any account, and has an address for the providers that sign it.
 func demoSource(provider, secret string) *Source {
 	src := &Source{
 		Provider: provider,
 		Accounts: []string{"*"},
-		URL:      "https://postern.example/webhooks/" + provider,
+		URL:      demoURL + provider,
 		Secrets:  []Secret{{Name: "demo", Value: Hidden(secret), secret: []byte(secret)}},
 	}
 	if provider == hmac.Name { // as its samples are signed and named
@@ -45,6 +50,9 @@ func demoSource(provider, secret string) *Source {
 	return src
 }
 
+// ReplacedSecret is the name of a secret that ReplaceSecret gave.
+const ReplacedSecret = "file"
+
 // ReplaceSecret gives a source the secret in a file instead of those it has; for trying a real provider against `postern dev`.
 func (c *Config) ReplaceSecret(source, file string) error {
 	src, ok := c.Sources[source]
@@ -55,6 +63,6 @@ func (c *Config) ReplaceSecret(source, file string) error {
 	if err != nil {
 		return fmt.Errorf("read secret of source %s: %w", source, err)
 	}
-	src.Secrets = []Secret{{Name: "file", File: file, secret: value}}
+	src.Secrets = []Secret{{Name: ReplacedSecret, File: file, secret: value}}
 	return nil
 }

@@ -50,6 +50,11 @@ func LoadOperator(path string) (*Config, error) {
 	return loadFile(path, purpose{database: true})
 }
 
+// LoadBeside is LoadOperator where a dev instance is named as well, so that the file need not name its database.
+func LoadBeside(path string) (*Config, error) {
+	return loadFile(path, purpose{})
+}
+
 // Parse is Load of bytes and a given environment.
 func Parse(b []byte, env func(string) string) (*Config, error) {
 	return parse("", b, env, purpose{secrets: true, database: true, ingest: true})

@@ -54,6 +54,9 @@ func syntaxProblem(err error) error {
 		return &Problem{Msg: err.Error()}
 	}
 	p := &Problem{Msg: y.GetMessage()}
+	if strings.Contains(p.Msg, "value is not allowed in this context") {
+		p.Msg += `; a text that begins with { or [ is quoted: "{timestamp}.{body}"`
+	}
 	if tk := y.GetToken(); tk != nil && tk.Position != nil {
 		p.Line = tk.Position.Line
 	}

@@ -17,11 +17,13 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		env  []string
 		want []string
 	}{
-		"unknown key":         {db + "ingest:\n  lissen: x\n", nil, []string{"line 3", `"lissen"`, "docs/configuration.md"}},
+		"unknown key":         {db + "ingest:\n  lissen: x\n", nil, []string{"line 3: ingest.lissen: unknown field", `"lissen"`, "did you mean listen?"}},
+		"far from any key":    {db + "ingest:\n  colour: x\n", nil, []string{`line 3: ingest.colour: unknown field "colour"; see docs/configuration.md`}},
+		"nested key":          {db + "sources:\n  a:\n    provider: stripe\n    secrets:\n      - {name: n, valeu: v}\n", nil, []string{`line 6: sources.a.secrets.0.valeu: unknown field "valeu"; did you mean value?`}},
 		"doubled key":         {db + "log: {}\nlog: {}\n", nil, []string{"line 3", "log"}},
 		"not YAML":            {"a: [\n", nil, []string{"line 1"}},
 		"wrong kind":          {db + "ingest:\n  queue: many\n", nil, []string{"line 3", "cannot unmarshal"}},
-		"bare number":         {db + "ingest: {deadline: 5}\n", nil, []string{"line 2"}},
+		"bare number":         {db + "ingest: {deadline: 5}\n", nil, []string{`line 2: ingest.deadline: "5" is no duration, which has a unit: write e.g. 5s`}},
 		"not a size":          {db + "ingest:\n\n  max_body_bytes: 4XB\n", nil, []string{"4XB", "write e.g. 65536"}},
 		"too small":           {db + "ingest:\n  max_body_bytes: 5\n", nil, []string{"line 3: ingest.max_body_bytes: 5 is too small: at least 1KiB"}},
 		"too large by env":    {db, []string{"POSTERN_PROCESSOR_LANES=65"}, []string{"POSTERN_PROCESSOR_LANES: 65 is too large: at most 64"}},
@@ -29,6 +31,7 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"two at once":         {db + "log: {level: loud}\ningest: {listen: x}\n", nil, []string{"line 2: log.level", "line 3: ingest.listen"}},
 		"admin for everybody": {db + "admin: {listen: \"0.0.0.0:8081\"}\n", nil, []string{"line 2: admin.listen", "reachable from other machines"}},
 		"no database":         {"log: {}\n", nil, []string{"database.url: is not set", "POSTERN_DATABASE_URL"}},
+		"bare template":       {db + "sources:\n  a:\n    scheme:\n      message: {timestamp}.{body}\n", nil, []string{"line 5: ", `is quoted: "{timestamp}.{body}"`}},
 		"two documents":       {db + "---\nlog: {}\n", nil, []string{"one"}},
 		"a list":              {"- a\n", nil, []string{"line 1"}},
 		"half a certificate":  {db + "ingest: {tls: {cert: x}}\n", nil, []string{"line 2: ingest.tls.key", "go together"}},
@@ -92,9 +95,9 @@ sources:
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	want := []string{"database.url: is not set", "POSTERN_PROCESSOR_LANES", `line 1: unknown field "formt"`, "line 3: ", `line 4: unknown field "lissen"`,
+	want := []string{"database.url: is not set", "POSTERN_PROCESSOR_LANES", `line 1: log.formt: unknown field "formt"`, "line 3: ", `line 4: ingest.lissen: unknown field "lissen"`,
 		"line 5: ${NOWHERE}", "line 6: ingest.tls.cert", "line 6: ingest.tls.key", `line 10: sources.a.secrets.0: secret "n"`, "line 11: sources.b", "line 14: sources.c.provider",
-		`line 15: unknown field "provder"`, "line 16: ", "line 17: sources.d.provider", "line 17: sources.d.secrets"}
+		`line 15: sources.c.provder: unknown field "provder"; did you mean provider?`, "line 16: ", "line 17: sources.d.provider", "line 17: sources.d.secrets"}
 	got := strings.Split(err.Error(), "\n")
 	if len(got) != len(want) {
 		t.Errorf("%d problems, want %d:\n%v", len(got), len(want), err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -22,6 +24,8 @@ const maxSecret = 4096
 type Endpoint struct {
 	Provider provider.Provider
 	Source   *provider.Source
+	// Own: the source says itself how its sender signs or names events, so that the provider's samples are not of that sender.
+	Own bool
 	// MaxBodyBytes is the largest body this source takes.
 	MaxBodyBytes int64
 }
@@ -35,9 +39,13 @@ func (c *Config) Endpoints() []Endpoint {
 		if p == nil {
 			continue
 		}
-		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), MaxBodyBytes: int64(src.MaxBodyBytes)})
+		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), Own: src.own(), MaxBodyBytes: int64(src.MaxBodyBytes)})
 	}
 	return out
+}
+
+func (s *Source) own() bool {
+	return !isZero(s.Scheme) || len(s.Schemes) > 0 || !isZero(s.Events) || len(s.Objects) > 0
 }
 
 func (s *Source) forProvider(name string) *provider.Source {
@@ -58,7 +66,11 @@ func checkSources(c *Config) error {
 		if p == nil || err != nil || !complete(src) {
 			continue
 		}
-		if err := p.Check(src); err != nil {
+		err = p.Check(src)
+		if of, ok := p.(*declared.Provider); ok && err == nil && p.Name() == hmac.Name {
+			err = checkKeyPairs(of.Schemes(), src.Secrets)
+		}
+		if err != nil {
 			bad = append(bad, &Problem{Path: "sources." + name, Msg: err.Error()})
 		}
 	}

@@ -1,17 +1,34 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/postern-gateway/postern/internal/signature"
 )
 
 // valueReader reads a document value by value and goes on after one that cannot be read, so that all of them are found. It is
 // for documents of which some value is known to be wrong.
-type valueReader struct{ bad []error }
+type valueReader struct {
+	bad []error
+	// path is the setting that is read.
+	path []string
+}
+
+// below reads a part of what is read.
+func (r *valueReader) below(name string, node ast.Node, v reflect.Value) {
+	r.path = append(r.path, name)
+	r.read(node, v)
+	r.path = r.path[:len(r.path)-1]
+}
 
 // read fills v, as far as the node fits. Whole values are left to the YAML library.
 func (r *valueReader) read(node ast.Node, v reflect.Value) {
@@ -28,16 +45,59 @@ func (r *valueReader) read(node ast.Node, v reflect.Value) {
 	case v.Kind() == reflect.Map && members(node) != nil:
 		r.readMap(members(node), v)
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct && node.Type() == ast.SequenceType:
-		for _, element := range node.(*ast.SequenceNode).Values {
+		for i, element := range node.(*ast.SequenceNode).Values {
 			one := reflect.New(v.Type().Elem()).Elem()
-			r.read(element, one)
+			r.below(strconv.Itoa(i), element, one)
 			v.Set(reflect.Append(v, one))
 		}
 	default:
 		if err := yaml.NodeToValue(node, v.Addr().Interface(), yaml.Strict()); err != nil {
-			r.bad = append(r.bad, valueProblem(node, err))
+			r.bad = append(r.bad, r.problem(node, v, err))
 		}
 	}
+}
+
+// problem is what to write instead of a value that cannot be read; where that is not known, what the library says.
+func (r *valueReader) problem(node ast.Node, v reflect.Value, err error) error {
+	msg := advice(node, v)
+	if msg == "" {
+		err = valueProblem(node, err)
+		if p := new(Problem); errors.As(err, &p) && p.Path == "" {
+			p.Path = strings.Join(r.path, ".")
+		}
+		return err
+	}
+	return &Problem{Path: strings.Join(r.path, "."), Line: node.GetToken().Position.Line, Msg: msg}
+}
+
+// advice shows values only where no secret can be one.
+func advice(node ast.Node, v reflect.Value) string {
+	scalar, isScalar := node.(ast.ScalarNode)
+	text := ""
+	if isScalar {
+		text = scalar.GetToken().Value
+	}
+	reference, isReference := unquoted(node)
+	switch kind := v.Kind(); {
+	case isReference && (kind == reflect.String || kind == reflect.Slice):
+		return fmt.Sprintf("YAML reads %s as a mapping unless it is quoted: write \"%s\"", reference, reference)
+	case !isScalar:
+		return ""
+	case v.Type() == reflect.TypeFor[time.Duration]():
+		example := "500ms, 5s, 10m or 24h"
+		if node.Type() == ast.IntegerType {
+			example = text + "s"
+		}
+		return fmt.Sprintf("%q is no duration, which has a unit: write e.g. %s", text, example)
+	case kind == reflect.Bool:
+		word := map[string]string{"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}[strings.ToLower(text)]
+		return fmt.Sprintf("%q is neither true nor false: write %s", text, cmp.Or(word, "one of them"))
+	case kind == reflect.Struct:
+		if _, err := signature.ParseRef(text); err == nil && v.FieldByName("From").IsValid() {
+			return fmt.Sprintf("has settings of its own: write {from: '%s'}", text)
+		}
+	}
+	return ""
 }
 
 // valueProblem is a syntaxProblem on the value's line where the library does not say one.
@@ -62,15 +122,19 @@ func members(node ast.Node) []*ast.MappingValueNode {
 
 func (r *valueReader) readStruct(members []*ast.MappingValueNode, v reflect.Value) {
 	for _, m := range members {
-		name, known := m.Key.GetToken().Value, false
+		name, known, fields := m.Key.GetToken().Value, false, []string(nil)
 		for i := range v.NumField() {
-			if yamlName(v.Type().Field(i)) == name && name != "" {
-				r.read(m.Value, v.Field(i))
+			field := yamlName(v.Type().Field(i))
+			if field != "" {
+				fields = append(fields, field)
+			}
+			if field == name && name != "" {
+				r.below(name, m.Value, v.Field(i))
 				known = true
 			}
 		}
 		if !known && m.Key.Type() != ast.MergeKeyType {
-			r.bad = append(r.bad, &Problem{Line: m.Key.GetToken().Position.Line, Msg: fmt.Sprintf("unknown field %q%s", name, seeSettings)})
+			r.bad = append(r.bad, unknownField(r.path, name, fields, m.Key.GetToken().Position.Line))
 		}
 	}
 }
@@ -79,7 +143,7 @@ func (r *valueReader) readMap(members []*ast.MappingValueNode, v reflect.Value) 
 	v.Set(reflect.MakeMap(v.Type()))
 	for _, m := range members {
 		one := reflect.New(v.Type().Elem()).Elem()
-		r.read(m.Value, one)
+		r.below(m.Key.GetToken().Value, m.Value, one)
 		v.SetMapIndex(reflect.ValueOf(m.Key.GetToken().Value), one)
 	}
 }

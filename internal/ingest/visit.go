@@ -85,7 +85,7 @@ func (s *Server) answer(c echo.Context, v *visit) (*provider.Reply, error) {
 }
 
 func allow(ep Endpoint) string {
-	if _, ok := ep.Provider.(provider.Challenger); ok {
+	if provider.Challenges(ep.Provider) {
 		return "OPTIONS, GET, HEAD, POST"
 	}
 	return "OPTIONS, POST"

@@ -40,9 +40,9 @@ type Explainer interface {
 
 // Explain explains Prove: each scheme that the delivery carries a signature of, else the first. The last step is Prove's answer.
 func Explain(src *Source, d *Delivery, schemes ...*signature.Scheme) []signature.Step {
-	secrets := make([][]byte, len(src.Secrets))
+	secrets, names := make([][]byte, len(src.Secrets)), make([]string, len(src.Secrets))
 	for i, secret := range src.Secrets {
-		secrets[i] = secret.Value
+		secrets[i], names[i] = secret.Value, secret.Name
 	}
 	r := Request(src, d)
 	present := slices.DeleteFunc(slices.Clone(schemes), func(s *signature.Scheme) bool { return !s.Present(r) })
@@ -54,7 +54,7 @@ func Explain(src *Source, d *Delivery, schemes ...*signature.Scheme) []signature
 		if len(present) > 1 {
 			out = append(out, signature.Step{Name: "scheme", OK: true, Detail: s.Name})
 		}
-		steps := s.Explain(secrets, r, src.Tolerance)
+		steps := s.Explain(secrets, r, src.Tolerance, names...)
 		out = append(out, steps...)
 		if steps[len(steps)-1].OK {
 			break

@@ -94,6 +94,16 @@ type Challenger interface {
 	Challenge(src *Source, d *Delivery) *Reply
 }
 
+// Challenges tells whether a provider asks whether an address is ours. One that may or may not, as its data says, tells by a method
+// Challenges.
+func Challenges(p Provider) bool {
+	if may, ok := p.(interface{ Challenges() bool }); ok {
+		return may.Challenges()
+	}
+	_, ok := p.(Challenger)
+	return ok
+}
+
 // Greeter is a provider that sends signed requests which are no events: the verification of an address, a ping that wants an
 // answer of its own. Greet is asked after Verify, so nobody but the provider can make it compute anything. A nil Reply says
 // that the delivery is an ordinary one; otherwise nothing is stored.

@@ -34,7 +34,7 @@ func (s *Scheme) checkNumbers() error {
 		return errors.New("a method, digest, encoding, key form or unit is none of those there are")
 	case s.Encoding == Plain && s.Method != Token:
 		return errors.New("only a token is plain text")
-	case s.Key.Prefixed && len(s.Key.Strip) == 0 && !s.asymmetric():
+	case s.Key.Prefixed && len(s.Key.Strip) == 0 && !s.Asymmetric():
 		return errors.New("its keys need a prefix, and none is named")
 	}
 	return nil

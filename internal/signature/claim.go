@@ -109,7 +109,7 @@ func (s *Scheme) ofItems() bool {
 // bounded refuses more signatures than are read.
 func (s *Scheme) bounded(claims []claim) error {
 	most, total := maxSignatures, 0
-	if s.asymmetric() {
+	if s.Asymmetric() {
 		most = maxPublic
 	}
 	for _, c := range claims {

@@ -58,7 +58,7 @@ func (s *Scheme) methodText() string {
 }
 
 func (s *Scheme) keyText() string {
-	if s.asymmetric() {
+	if s.Asymmetric() {
 		return " The secret is the sender's public key."
 	}
 	switch s.Key.Form {

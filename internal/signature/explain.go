@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -24,8 +25,9 @@ type Step struct {
 // Explain goes the way of Verify and tells of each step. Where no secret matches it tries what people often get wrong, and says
 // what would have matched; these steps are named "hint". The last step is Verify's answer: it is OK if and only if Verify has no
 // error. It tries dozens of variations and writes the message anew, so it is for a person's one delivery, never for a stranger's.
-func (s *Scheme) Explain(secrets [][]byte, r Request, tolerance time.Duration) []Step {
-	x := &explanation{s: s, v: &values{r: &r}}
+// Secrets are called by their names where names are given, else by their place from 1.
+func (s *Scheme) Explain(secrets [][]byte, r Request, tolerance time.Duration, names ...string) []Step {
+	x := &explanation{s: s, v: &values{r: &r}, names: names}
 	x.place()
 	if claims, err := s.claims(x.v); err == nil {
 		x.proof(secrets, claims, tolerance)
@@ -38,7 +40,7 @@ func (s *Scheme) Explain(secrets [][]byte, r Request, tolerance time.Duration) [
 		x.add("verdict", false, "%v", err)
 		return x.steps
 	}
-	x.add("verdict", true, "secret %d made the signature", m.Secret+1)
+	x.add("verdict", true, "%s made the signature", x.secret(m.Secret))
 	return x.steps
 }
 
@@ -46,7 +48,16 @@ func (s *Scheme) Explain(secrets [][]byte, r Request, tolerance time.Duration) [
 type explanation struct {
 	s     *Scheme
 	v     *values
+	names []string
 	steps []Step
+}
+
+// secret is what a secret is called.
+func (x *explanation) secret(i int) string {
+	if i < len(x.names) {
+		return "secret " + strings.TrimPrefix(x.names[i], "secret ")
+	}
+	return fmt.Sprintf("secret %d", i+1)
 }
 
 func (x *explanation) add(name string, ok bool, format string, args ...any) {
@@ -104,17 +115,34 @@ func (x *explanation) item(p piece) {
 	case err != nil:
 		x.add("item", false, "item %d has no %q between key and value", p.place+1, l.Assign)
 	case isSignature:
-		_, err := x.s.decode(it.value)
+		b, err := x.s.decode(it.value)
+		if want := x.s.size(); err == nil && want > 0 && len(b) != want {
+			err = fmt.Errorf("it holds %d bytes instead of %d", len(b), want)
+		}
 		detail := fmt.Sprintf("looked for %s, found %s", x.s.form(), x.s.found(it.value))
 		if err != nil && x.s.Method != Token {
 			detail += fmt.Sprintf(": %v", err)
 		}
 		x.add("signature", err == nil, "%s", detail)
+	case x.signedTime(p.place, it.key):
+		x.add("item", true, "%s is the signed time; it has %d bytes", x.s.Timestamp.From, len(it.value))
 	case l.Assign == "":
 		x.add("item", true, "item %d is no signature; it has %d bytes", p.place+1, len(it.value))
 	default:
 		x.add("item", true, "the item under %s is no signature of this scheme; it has %d bytes", shortKey(it.key), len(it.value))
 	}
+}
+
+// signedTime tells whether an item, by its place or its key, is the signed time.
+func (x *explanation) signedTime(place int, key string) bool {
+	t := x.s.Timestamp
+	if t == nil || t.From.Kind != Item {
+		return false
+	}
+	if x.s.Signature.Assign == "" {
+		return t.From.Name == strconv.Itoa(place)
+	}
+	return t.From.Name == key
 }
 
 // shortKey quotes an item's key; a long one may be a signature that lacks its key.
@@ -213,14 +241,14 @@ func (x *explanation) proof(secrets [][]byte, claims []claim, tolerance time.Dur
 	}
 	for i, secret := range secrets {
 		if _, err := s.key(secret); err != nil {
-			x.add("secret", false, "secret %d cannot be used: %v", i+1, err)
+			x.add("secret", false, "%s cannot be used: %v", x.secret(i), err)
 			continue
 		}
 		if _, _, err := s.match([][]byte{secret}, x.v, claims); err != nil {
-			x.add("secret", false, "secret %d made no signature that is there", i+1)
+			x.add("secret", false, "%s made no signature that is there", x.secret(i))
 			continue
 		}
-		x.add("secret", true, "secret %d made a signature that is there", i+1)
+		x.add("secret", true, "%s made a signature that is there", x.secret(i))
 	}
 	if len(secrets) == 0 {
 		x.add("secret", false, "there is no secret")
@@ -296,7 +324,11 @@ func (x *explanation) hints(secrets [][]byte, err error) {
 	}
 	r := *x.v.r
 	r.Body = bytes.Clone(r.Body)
-	for _, words := range x.s.mistakes(secrets, r) {
+	found := x.s.mistakes(secrets, r)
+	if len(found) == 0 {
+		found = x.s.messageMistake(secrets, r)
+	}
+	for _, words := range found {
 		x.add("hint", false, "it matches %s", words)
 	}
 }

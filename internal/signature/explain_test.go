@@ -36,7 +36,7 @@ func TestExplanation(t *testing.T) {
 	}
 	read := []string{
 		`ok place: looked for the X-Dated header: 86 bytes are there`,
-		`ok item: the item under "t" is no signature of this scheme; it has 10 bytes`,
+		`ok item: item:t is the signed time; it has 10 bytes`,
 		`ok item: the item under "v0" is no signature of this scheme; it has 2 bytes`,
 		`ok signature: looked for 64 hexadecimal digits, HMAC-SHA-256, found 64 hexadecimal digits`,
 		`ok time: item:t is "1700000000", which is 2023-11-14T22:13:20Z`,
@@ -65,7 +65,7 @@ func TestExplanation(t *testing.T) {
 			`FAIL verdict: no X-Dated header`}},
 		{"another form", got(with(r, "X-Dated", "t=1700000000,v1=63DZ3HlbW3VQ5bJrI5Y1s1KU32pOJnNPShO1/ENl5Kw="), datedKey), []string{
 			`ok place: looked for the X-Dated header: 60 bytes are there`,
-			`ok item: the item under "t" is no signature of this scheme; it has 10 bytes`,
+			`ok item: item:t is the signed time; it has 10 bytes`,
 			`FAIL signature: looked for 64 hexadecimal digits, HMAC-SHA-256, found 44 characters of base64: it is not hexadecimal`,
 			`FAIL verdict: X-Dated header cannot be read: it is not hexadecimal`}},
 	}
@@ -154,6 +154,50 @@ func TestMistakes(t *testing.T) {
 				t.Error("the body was changed by looking for mistakes")
 			}
 		})
+	}
+}
+
+// Where the bytes that are signed are others than the scheme says, the usual ones are tried.
+func TestUsualMessages(t *testing.T) {
+	t.Parallel()
+	plain := signature.Scheme{Name: "plain", Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
+	timed := plain
+	timed.Timestamp, timed.Message = &signature.Clock{From: signature.MustRef("header:X-Time")}, text("{timestamp}.{body}")
+	signed := func(s signature.Scheme, message string) *signature.Scheme { s.Message = text(message); return &s }
+	for message, test := range map[string]struct{ sent, got *signature.Scheme }{
+		"{body}":                                   {&plain, &timed},
+		"{timestamp}{body}":                        {signed(timed, "{timestamp}{body}"), &timed},
+		"{timestamp}:{body}":                       {signed(timed, "{timestamp}:{body}"), &timed},
+		"v0:{timestamp}:{body}":                    {signed(timed, "v0:{timestamp}:{body}"), &timed},
+		"{header:X-Msg-Id}.{timestamp}.{body}":     {signed(timed, "{header:X-Msg-Id}.{timestamp}.{body}"), &timed},
+		"{header:X-Time}.{body}":                   {&timed, &plain},
+		"{header:X-Msg-Id}.{header:X-Time}.{body}": {signed(timed, "{header:X-Msg-Id}.{timestamp}.{body}"), &plain},
+	} {
+		t.Run(message, func(t *testing.T) {
+			t.Parallel()
+			r := signature.Request{Header: http.Header{"X-Msg-Id": {"msg_1"}, "X-Time": {"1700000000"}}, Body: []byte(`{"id":"evt_1"}`), ReceivedAt: time.Unix(signedAt, 0)}
+			if err := test.sent.Sign([]byte("abc"), &r, time.Unix(1700000000, 0)); err != nil {
+				t.Fatal(err)
+			}
+			steps := test.got.Explain([][]byte{[]byte("abc")}, r, 0, "main")
+			want := "it matches with " + message + " as what is signed, in place of " + test.got.Message.String()
+			if !slices.ContainsFunc(steps, func(s signature.Step) bool { return s.Name == "hint" && s.Detail == want }) {
+				t.Errorf("%+v lack %q", steps, want)
+			}
+			if !slices.ContainsFunc(steps, func(s signature.Step) bool { return s.Detail == "secret main made no signature that is there" }) {
+				t.Errorf("%+v do not name the secret", steps)
+			}
+		})
+	}
+}
+
+// A signature of another length is not all right, however well it is written.
+func TestShortSignatureIsNotOK(t *testing.T) {
+	t.Parallel()
+	for _, step := range dated.Explain([][]byte{[]byte(datedKey)}, request("X-Dated", "t=1700000000,v1=00ff"), 0) {
+		if step.Name == "signature" && (step.OK || !strings.Contains(step.Detail, "it holds 2 bytes instead of 32")) {
+			t.Errorf("%+v", step)
+		}
 	}
 }
 

@@ -7,7 +7,8 @@ func FindJSON(body []byte, path string) (string, bool) {
 	if !json.Valid(body) {
 		return "", false
 	}
-	return findJSON(body, path)
+	text, ok := findJSON(body, path)
+	return string(text), ok
 }
 
 // FindMember is the member or element under a name of the container that is all of a JSON text.

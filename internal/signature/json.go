@@ -1,6 +1,9 @@
 package signature
 
 import (
+	"bytes"
+	"encoding/json"
+	"iter"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -10,28 +13,67 @@ import (
 // findJSON finds a text, number or truth value by its dotted path, numbers and truth values as they are written. The body must be
 // valid JSON. Nothing is kept of what is passed over, since nobody has proven the body yet. Of members with one name the last
 // counts, as everywhere.
-func findJSON(body []byte, path string) (string, bool) {
-	at := body[skipSpace(body, 0):]
+func findJSON(body []byte, path string) ([]byte, bool) {
+	at := locate(body[skipSpace(body, 0):], path)
+	if at == nil {
+		return nil, false
+	}
+	return scalar(at)
+}
+
+// locate is the text from the value at a dotted path on; nil where there is none.
+func locate(at []byte, path string) []byte {
 	for more := true; more && at != nil; {
 		var name string
 		name, path, more = strings.Cut(path, ".")
 		at = member(at, name)
 	}
-	if at == nil {
-		return "", false
-	}
-	return scalar(at)
+	return at
 }
 
-// scalar reads the value that text begins with.
-func scalar(text []byte) (string, bool) {
+// Elements are the elements of the list at a dotted path of a JSON body, as they are written: of each the value at another path, or
+// nil where it has none (an empty path is the element). ok is false where the body is not JSON or has no such list. Nothing is kept of
+// what is passed over, so that a body that nobody has proven costs no more than its length.
+func Elements(body []byte, list, item string) (elements iter.Seq[[]byte], ok bool) {
+	if !json.Valid(body) {
+		return nil, false
+	}
+	text := locate(body[skipSpace(body, 0):], list)
+	if text == nil || text[0] != '[' {
+		return nil, false
+	}
+	return func(yield func([]byte) bool) {
+		for i := skipSpace(text, 1); text[i] != ']'; {
+			end := valueEnd(text, i)
+			value := text[i:end]
+			if item != "" {
+				value = locate(value, item)
+			}
+			if value != nil {
+				value = value[:valueEnd(value, 0)]
+			}
+			if !yield(value) {
+				return
+			}
+			if i = skipSpace(text, end); text[i] == ',' {
+				i = skipSpace(text, i+1)
+			}
+		}
+	}, true
+}
+
+// scalar reads the value that text begins with: a part of the text itself where nothing in it is escaped.
+func scalar(text []byte) ([]byte, bool) {
 	switch end := valueEnd(text, 0); text[0] {
 	case '"':
-		return string(unquote(make([]byte, 0, end), text[:end])), true
+		if raw := text[1 : end-1]; utf8.Valid(raw) && bytes.IndexByte(raw, '\\') < 0 {
+			return raw, true
+		}
+		return unquote(make([]byte, 0, end), text[:end]), true
 	case '{', '[', 'n':
-		return "", false
+		return nil, false
 	default:
-		return string(text[:end]), true
+		return text[:end], true
 	}
 }
 

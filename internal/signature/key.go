@@ -91,14 +91,19 @@ func isKeyPair(text []byte) bool {
 	if bytes.HasPrefix(text, []byte("whpk_")) || bytes.HasPrefix(text, []byte("whsk_")) || bytes.Contains(text, []byte("-----BEGIN ")) {
 		return true
 	}
-	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("M")) { // base64 of a DER sequence
+	text = bytes.TrimSpace(text)
+	if der, err := hex.DecodeString(string(text)); err == nil && isPublicDER(der) {
+		return true
+	}
+	if !bytes.HasPrefix(text, []byte("M")) { // base64 of a DER sequence
 		return false
 	}
-	der, err := anyBase64(string(bytes.TrimSpace(text)))
-	if err != nil {
-		return false
-	}
-	_, err = x509.ParsePKIXPublicKey(der)
+	der, err := anyBase64(string(text))
+	return err == nil && isPublicDER(der)
+}
+
+func isPublicDER(der []byte) bool {
+	_, err := x509.ParsePKIXPublicKey(der)
 	return err == nil
 }
 

@@ -3,9 +3,11 @@ package signature_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,5 +141,57 @@ func TestSignWantsAPrivateKey(t *testing.T) {
 	wise := catalogue()["Wise"]
 	if err := wise.Sign([]byte(demoSecret), &signature.Request{}, time.Unix(signedAt, 0)); err == nil || !strings.Contains(err.Error(), "demo") {
 		t.Errorf("RSA with a demo secret: %v", err)
+	}
+}
+
+// A public key that says what it is, in whatever spelling, is no shared secret.
+func TestPublicKeyInAnySpellingIsNoSharedSecret(t *testing.T) {
+	t.Parallel()
+	public := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)).Public()
+	der, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := signature.Key{Form: signature.KeyText}
+	for name, secret := range map[string]string{"hexadecimal": hex.EncodeToString(der), "capitals": strings.ToUpper(hex.EncodeToString(der)),
+		"with a line end": hex.EncodeToString(der) + "\n", "base64": base64.StdEncoding.EncodeToString(der), "whpk_": "whpk_" + base64.StdEncoding.EncodeToString(der[12:])} {
+		if _, err := shared.KeyOf([]byte(secret)); err == nil {
+			t.Errorf("%s: a public key is a shared secret", name)
+		}
+	}
+	if _, err := shared.KeyOf([]byte(strings.Repeat("30", 32))); err != nil {
+		t.Errorf("a shared secret in hexadecimal: %v", err)
+	}
+}
+
+func TestElements(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		body, list, item string
+		want             []string
+	}{
+		{`{"a":{"l":[ {"x":1} , {"x":"]"},{}, 7,[{"x":2}]] }}`, "a.l", "x", []string{`1`, `"]"`, "", "", ""}},
+		{` {"l":[1,"two",{"l":[3]},[4] ]}`, "l", "", []string{`1`, `"two"`, `{"l":[3]}`, `[4]`}},
+		{`{"l":[1],"l":[2,3]}`, "l", "", []string{"2", "3"}},
+		{`{"l":[ ]}`, "l", "", []string{}},
+		{`{"l":{}}`, "l", "", nil},
+		{`{"m":[1]}`, "l", "", nil},
+		{`{"l":[1}`, "l", "", nil},
+		{``, "l", "", nil},
+	} {
+		elements, ok := signature.Elements([]byte(tc.body), tc.list, tc.item)
+		if ok != (tc.want != nil) {
+			t.Fatalf("%s: %v", tc.body, ok)
+		}
+		if !ok {
+			continue
+		}
+		got := []string{}
+		for each := range elements {
+			got = append(got, string(each))
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", tc.body, got, tc.want)
+		}
 	}
 }

@@ -41,7 +41,7 @@ func (s *Scheme) secretMistake(secrets [][]byte, r Request) string {
 }
 
 func (s *Scheme) keyMistake(secrets [][]byte, r Request) string {
-	if s.asymmetric() {
+	if s.Asymmetric() {
 		return ""
 	}
 	for _, m := range keyMistakes {

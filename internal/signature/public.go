@@ -16,7 +16,8 @@ import (
 	"strings"
 )
 
-func (s *Scheme) asymmetric() bool {
+// Asymmetric tells whether secrets are public keys.
+func (s *Scheme) Asymmetric() bool {
 	return s.Method == Ed25519 || s.Method == ECDSA || s.Method == RSA
 }
 

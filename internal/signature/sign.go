@@ -55,7 +55,7 @@ func (s *Scheme) place() Ref {
 }
 
 func (s *Scheme) sign(secret []byte, v *values) ([]byte, error) {
-	if !s.asymmetric() {
+	if !s.Asymmetric() {
 		k, err := s.key(secret)
 		if err != nil {
 			return nil, err

@@ -65,6 +65,8 @@ func (v *values) raw(ref Ref) ([]byte, bool) {
 		return v.secret, true
 	case SortedForm:
 		return v.sortedForm()
+	case JSON:
+		return v.inJSON(ref)
 	}
 	s, ok := v.text(ref)
 	return []byte(s), ok
@@ -84,13 +86,8 @@ func (v *values) text(ref Ref) (string, bool) {
 		}
 		return values[0], values[0] != ""
 	case JSON:
-		if v.json == notYet {
-			v.json = outcome(json.Valid(v.r.Body))
-		}
-		if v.json == unreadable {
-			return "", false
-		}
-		return findJSON(v.r.Body, ref.Name)
+		text, ok := v.inJSON(ref)
+		return string(text), ok
 	case Form:
 		return one(v.parseForm(), ref.Name)
 	case URL:
@@ -109,6 +106,16 @@ func (v *values) text(ref Ref) (string, bool) {
 		return v.claim.item(ref.Name)
 	}
 	return "", false
+}
+
+func (v *values) inJSON(ref Ref) ([]byte, bool) {
+	if v.json == notYet {
+		v.json = outcome(json.Valid(v.r.Body))
+	}
+	if v.json == unreadable {
+		return nil, false
+	}
+	return findJSON(v.r.Body, ref.Name)
 }
 
 // escapes are those that HubSpot takes as characters (https://developers.hubspot.com/docs/guides/apps/authentication/validating-requests).

@@ -147,7 +147,7 @@ func (s *Scheme) key(secret []byte) (k key, err error) {
 	switch {
 	case len(secret) == 0:
 		return k, errors.New("it is empty; an empty secret would let anyone sign")
-	case s.asymmetric():
+	case s.Asymmetric():
 		k.public, err = s.publicKey(secret)
 		return k, err
 	}
@@ -159,7 +159,7 @@ func (s *Scheme) key(secret []byte) (k key, err error) {
 
 // proves tells whether a key made one of a claim's signatures.
 func (s *Scheme) proves(k *key, v *values, message *Template) (bool, error) {
-	if s.asymmetric() {
+	if s.Asymmetric() {
 		return s.provesPublic(k.public, v, message)
 	}
 	want, err := s.sum(k.shared, v, message)

@@ -84,9 +84,10 @@ func TestTraceSettings(t *testing.T) {
 	}
 }
 
-// hanging is an exporter whose collector never answers.
+// hanging is an exporter whose collector never answers; before it is loose it does not even end with its context.
 type hanging struct {
 	called chan struct{}
+	loose  chan struct{}
 	ended  chan error
 }
 
@@ -95,6 +96,7 @@ func (h *hanging) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) er
 	case h.called <- struct{}{}:
 	default:
 	}
+	<-h.loose
 	<-ctx.Done()
 	h.ended <- context.Cause(ctx)
 	return ctx.Err()
@@ -105,7 +107,7 @@ func (h *hanging) Shutdown(context.Context) error { return nil }
 // A collector that hangs holds up no span, whatever their number, and the stop for no longer than its part; nothing outlives it.
 func TestDeadCollectorHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	h := &hanging{called: make(chan struct{}, 1), ended: make(chan error, 1000)}
+	h := &hanging{called: make(chan struct{}, 1), loose: make(chan struct{}), ended: make(chan error, 1000)}
 	provider, stop := telemetry.NewProvider(t.Context(), options(), h)
 	tracer := provider.Tracer("test")
 	spans := func(n int) {
@@ -127,9 +129,10 @@ func TestDeadCollectorHoldsUpNobody(t *testing.T) {
 	}()
 	select {
 	case <-flooded:
-	case <-time.After(25 * time.Second): // about 0.1 s on an idle machine; what waits for the collector waits for 30 s
+	case <-time.After(2 * time.Minute): // about 0.1 s on an idle machine; what waits for the collector waits for ever
 		t.Fatal("spans wait for the collector")
 	}
+	close(h.loose)
 	began := time.Now()
 	if err := stop(t.Context()); err != nil {
 		t.Error(err)

@@ -107,7 +107,7 @@ func TestKilledDaemonsLoseNothing(t *testing.T) {
 	b.checkOrigins(t, m, stored)
 	b.checkMirror(t, stored)
 	for _, name := range []string{"gateway", "processor"} {
-		b.daemons[name].interrupt(t, 12*time.Second)
+		b.daemons[name].interrupt(t)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	readyWithin = 60 * time.Second
-	endWithin   = 30 * time.Second
+	readyWithin = 2 * time.Minute
+	endWithin   = time.Minute
 )
 
 // process is a running program.
@@ -125,16 +125,16 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// interrupt asks the process to stop, as Ctrl-C does, and fails unless it ends well and in time.
-func (p *process) interrupt(t *testing.T, within time.Duration) {
+// interrupt asks the process to stop, as Ctrl-C does, and fails unless it ends well.
+func (p *process) interrupt(t *testing.T) {
 	t.Helper()
-	p.end(t, syscall.SIGINT, within)
+	p.end(t, syscall.SIGINT)
 }
 
-// end sends a signal that asks the process to stop, and fails unless it ends well and in time.
-func (p *process) end(t *testing.T, signal syscall.Signal, within time.Duration) {
+// end sends a signal that asks the process to stop, and fails unless it ends well. How long a stop may take the process knows best: one
+// that takes longer ends with another status and names what was left behind, and other tests may hold up both.
+func (p *process) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
-	began := time.Now()
 	if err := p.cmd.Process.Signal(signal); err != nil {
 		t.Fatalf("send %s to %s: %v", signal, p.name, err)
 	}
@@ -143,7 +143,7 @@ func (p *process) end(t *testing.T, signal syscall.Signal, within time.Duration)
 	case <-time.After(endWithin):
 		t.Fatalf("%s did not end within %s\n%s", p.name, endWithin, p.said())
 	}
-	if took := time.Since(began); p.err != nil || took > within {
-		t.Errorf("%s ended after %s with %v, want status 0 within %s\n%s", p.name, took, p.err, within, p.said())
+	if p.err != nil {
+		t.Errorf("%s ended with %v, want status 0\n%s", p.name, p.err, p.said())
 	}
 }

@@ -91,7 +91,7 @@ func TestHangupReloads(t *testing.T) {
 			if in, err := config.ReadInstance(dir); c.program == "postern" && (err != nil || in.Sources["shop2"].Provider != "shopify") {
 				t.Errorf("the instance file has not the new source: %+v, %v", in, err)
 			}
-			p.interrupt(t, endWithin)
+			p.interrupt(t)
 		})
 	}
 }

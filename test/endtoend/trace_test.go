@@ -112,16 +112,18 @@ func TestTraceFollowsAnEvent(t *testing.T) {
 	if n := len(c.named("apply")); n > 0 {
 		t.Errorf("%d spans came before they were due: what follows proves no flush", n)
 	}
-	i.interrupt(t, 10*time.Second)
+	i.interrupt(t)
 	if c.bad != nil {
 		t.Fatal(c.bad)
 	}
 
 	posts, applied, batches := c.named("POST /webhooks/{source}"), c.named("apply"), c.named("apply batch")
-	if len(posts) != 1 || len(applied) != 1 || len(batches) != 1 {
+	// A message that a slow machine acknowledges too late comes again, and then says that it was settled.
+	applied = slices.DeleteFunc(applied, func(s *tracepb.Span) bool { return attribute(s, "postern.outcome") == "settled before" })
+	if len(posts) != 1 || len(applied) != 1 || len(batches) < 1 {
 		t.Fatalf("%d posts, %d applied, %d batches in %v", len(posts), len(applied), len(batches), c.all())
 	}
-	post, apply, batch := posts[0], applied[0], batches[0]
+	post, apply := posts[0], applied[0]
 	for _, name := range []string{"verify", "append"} {
 		if s := c.named(name); len(s) != 1 || !slices.Equal(s[0].GetTraceId(), post.GetTraceId()) || !slices.Equal(s[0].GetParentSpanId(), post.GetSpanId()) {
 			t.Errorf("%s is no child of the POST: %v", name, s)
@@ -130,8 +132,11 @@ func TestTraceFollowsAnEvent(t *testing.T) {
 	if !slices.Equal(apply.GetTraceId(), post.GetTraceId()) || len(apply.GetParentSpanId()) == 0 || len(post.GetParentSpanId()) != 0 {
 		t.Errorf("applied under trace %s, posted under %s", hex.EncodeToString(apply.GetTraceId()), hex.EncodeToString(post.GetTraceId()))
 	}
-	if links := batch.GetLinks(); len(links) != 1 || !slices.Equal(links[0].GetTraceId(), post.GetTraceId()) || slices.Equal(batch.GetTraceId(), post.GetTraceId()) {
-		t.Errorf("the batch is linked to %v", links)
+	for _, batch := range batches {
+		foreign := func(l *tracepb.Span_Link) bool { return !slices.Equal(l.GetTraceId(), post.GetTraceId()) }
+		if links := batch.GetLinks(); len(links) == 0 || slices.ContainsFunc(links, foreign) || slices.Equal(batch.GetTraceId(), post.GetTraceId()) {
+			t.Errorf("the batch is linked to %v", links)
+		}
 	}
 	if attribute(apply, "postern.outcome") != "applied" || attribute(apply, "postern.object_type") != "subscription" {
 		t.Errorf("applied with %v", apply.GetAttributes())

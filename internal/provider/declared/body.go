@@ -12,13 +12,19 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// maxEvents bounds the events of one delivery; no sender comes near.
-const maxEvents = 10_000
+// maxEvents bounds the events of one delivery, since the whole body is read again for each of them. A larger delivery is kept as one
+// event of unknown type; no sender comes near.
+const maxEvents = 1000
+
+// maxFields bounds the fields of a form.
+const maxFields = 10_000
 
 // parsed is a body that was read.
 type parsed struct {
 	root   *canonical.Value
 	places []place
+	// repeated: the body is a form in which a field comes twice.
+	repeated bool
 }
 
 // place is where one event of a body stands.
@@ -39,11 +45,11 @@ func (p place) content() *canonical.Value {
 
 // read reads a body as the Spec has it. The error is a *provider.Dead.
 func (e *Events) read(body []byte) (parsed, error) {
-	root, err := e.root(body)
+	root, form, err := e.root(body)
 	if err != nil {
 		return parsed{}, err
 	}
-	p := parsed{root: root}
+	p := parsed{root: root, repeated: form == Form && hasList(root)}
 	if e.Split == "" {
 		p.places = []place{{item: root}}
 		return p, nil
@@ -90,19 +96,29 @@ func (p *parsed) add(one place) error {
 	return nil
 }
 
+// hasList tells whether a member is a list, which of a form's fields those are that come twice.
+func hasList(v *canonical.Value) bool {
+	for _, member := range v.Members() {
+		if member.Kind() == canonical.Array {
+			return true
+		}
+	}
+	return false
+}
+
 // root reads the body in the first of the forms that it has.
-func (e *Events) root(body []byte) (*canonical.Value, error) {
+func (e *Events) root(body []byte) (*canonical.Value, BodyForm, error) {
 	var first error
 	for _, form := range e.bodies() {
 		v, err := e.readAs(form, body)
 		if err == nil {
-			return v, nil
+			return v, form, nil
 		}
 		if first == nil {
 			first = err
 		}
 	}
-	return nil, first
+	return nil, JSON, first
 }
 
 func (e *Events) bodies() []BodyForm {
@@ -116,8 +132,8 @@ func (e *Events) readAs(form BodyForm, body []byte) (*canonical.Value, error) {
 	if form == JSON {
 		return e.readJSON(body)
 	}
-	if strings.Count(string(body), "&") >= maxEvents {
-		return nil, &provider.Dead{Reason: fmt.Sprintf("the form has more than %d fields", maxEvents)}
+	if strings.Count(string(body), "&") >= maxFields {
+		return nil, &provider.Dead{Reason: fmt.Sprintf("the form has more than %d fields", maxFields)}
 	}
 	fields, err := url.ParseQuery(string(body))
 	switch {

@@ -77,7 +77,10 @@ func (p *Provider) orderText(o *Object) string {
 	}
 	if len(o.Deletes) > 0 {
 		after := "gone after `" + strings.Join(o.Deletes, "`, `") + "`"
-		if o.Final {
+		switch {
+		case o.Final && o.FinalBare:
+			after += ", for good where the delete carries no version"
+		case o.Final:
 			after += ", for good"
 		}
 		words = append(words, after)

@@ -25,7 +25,7 @@ func (p *Provider) Identify(src *provider.Source, d *provider.Delivery) ([]provi
 	}
 	out := make([]provider.Event, len(body.places))
 	for i, at := range body.places {
-		r := &reading{spec: &p.spec, root: body.root, place: at, index: i, src: src, delivery: d}
+		r := &reading{spec: &p.spec, root: body.root, place: at, index: i, repeated: body.repeated, src: src, delivery: d}
 		if out[i], err = p.identify(r); err != nil {
 			return nil, err
 		}

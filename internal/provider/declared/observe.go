@@ -1,11 +1,14 @@
 package declared
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/signature"
 )
 
 // Observe reads what a stored event says of its object.
@@ -20,7 +23,10 @@ func (p *Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Obs
 	if e.Index < 0 || e.Index >= len(body.places) {
 		return provider.Observation{}, &provider.Dead{Reason: fmt.Sprintf("the delivery has %d events and none at place %d; the source may have been configured otherwise when it came", len(body.places), e.Index)}
 	}
-	r := &reading{spec: &p.spec, root: body.root, place: body.places[e.Index], index: e.Index, eventType: e.Type}
+	r := &reading{spec: &p.spec, root: body.root, place: body.places[e.Index], index: e.Index, repeated: body.repeated, eventType: e.Type}
+	if p.namedOtherwise(r, e) {
+		return provider.Observation{}, &provider.Dead{Reason: "the source was configured otherwise when it came: its body now names another event at this place"}
+	}
 	o, rule := p.object(r)
 	if rule == nil {
 		return o, nil
@@ -28,6 +34,29 @@ func (p *Provider) Observe(_ *provider.Source, e *provider.Stored) (provider.Obs
 	o.Account = e.Account
 	p.state(r, rule, &o)
 	return o, nil
+}
+
+// namedOtherwise tells whether the event that is now found at a stored one's place has another name or type: the list, or where names
+// stand, was configured otherwise when the delivery came. Only names that the body alone tells can be compared; one made of the content
+// stands for no name.
+func (p *Provider) namedOtherwise(r *reading, e *provider.Stored) bool {
+	ev := &p.spec.Events
+	if inBody(ev.Type) && cmp.Or(r.first(ev.Type), provider.UnknownType) != e.Type {
+		return true
+	}
+	key := ""
+	if inBody(ev.Key) {
+		key = r.first(ev.Key)
+	}
+	return key != "" && key != e.Key
+}
+
+// inBody tells whether templates need nothing but the body.
+func inBody(templates []signature.Template) bool {
+	outside := func(r signature.Ref) bool {
+		return !slices.Contains([]signature.Kind{signature.JSON, signature.Root, signature.Form, signature.Index, signature.Content, signature.EventType}, r.Kind)
+	}
+	return len(templates) > 0 && !slices.ContainsFunc(templates, func(t signature.Template) bool { return slices.ContainsFunc(t.Refs(), outside) })
 }
 
 // object names the object of an event; rule is nil where there is none, and the observation says why.
@@ -40,6 +69,9 @@ func (p *Provider) object(r *reading) (provider.Observation, *Object) {
 		if rule.Ignored != "" {
 			return provider.Observation{Ignored: rule.Ignored}, nil
 		}
+		if r.repeated && p.joinsFields() {
+			return provider.Observation{Ignored: "a field of the form comes twice, and the signature does not tell which text is whose"}, nil
+		}
 		o := provider.Observation{ObjectType: r.first(rule.Type), ObjectID: r.first(rule.ID), Rank: 1, Unit: 1}
 		if o.ObjectType == "" || o.ObjectID == "" {
 			return provider.Observation{Ignored: "the event names no object where those of its type do"}, nil
@@ -47,6 +79,11 @@ func (p *Provider) object(r *reading) (provider.Observation, *Object) {
 		return o, rule
 	}
 	return provider.Observation{Ignored: "events of this type concern no object"}, nil
+}
+
+// joinsFields tells whether a form is signed field by field without marks between them, so that the same text may be divided otherwise.
+func (p *Provider) joinsFields() bool {
+	return slices.ContainsFunc(p.refs(), func(r signature.Ref) bool { return r.Kind == signature.SortedForm })
 }
 
 // state reads version and state of an event's object.
@@ -58,7 +95,7 @@ func (p *Provider) state(r *reading, rule *Object, o *provider.Observation) {
 	case rule.Partial != "":
 		o.Partial = rule.Partial
 	case deleted && (o.HasAt || rule.Final):
-		o.Deleted, o.Final = true, rule.Final
+		o.Deleted, o.Final = true, rule.Final && !(rule.FinalBare && o.HasAt)
 		if rule.State != "" && state.Kind() == canonical.Object {
 			o.State = state
 		}

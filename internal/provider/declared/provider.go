@@ -3,9 +3,9 @@ package declared
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -115,24 +115,33 @@ func numbered(name string) []string {
 		return []string{name}
 	}
 	var out []string
-	for _, n := range []string{"1", "2", "3", "4", "5"} {
-		out = append(out, http.CanonicalHeaderKey(stem+n))
+	for n := range maxNumbered {
+		out = append(out, http.CanonicalHeaderKey(stem+strconv.Itoa(n+1)))
 	}
 	return out
 }
+
+// maxNumbered is how many headers are kept of those that a number tells apart.
+const maxNumbered = 20
 
 // credential tells whether a header holds a secret itself.
 func (p *Provider) credential(header string) bool {
 	return slices.ContainsFunc(p.spec.Schemes, func(s *signature.Scheme) bool {
 		return s.Method == signature.Token && slices.ContainsFunc(s.Signature.In, func(r signature.Ref) bool {
-			return r.Kind == signature.Header && r.Name == header || r.Kind == signature.Query && header == QueryHeader
+			return r.Kind == signature.Header && standsFor(r.Name, header) || r.Kind == signature.Query && header == QueryHeader
 		})
 	})
 }
 
-// maxUnproven is the largest body that is read into a tree before anything of it is proven: the tree takes many times its size. Senders
-// that sign each event send a few at a time.
-const maxUnproven = 256 << 10
+// standsFor tells whether a name is that of a header, or of all with a number of which the header is one, kept or not.
+func standsFor(name, header string) bool {
+	stem, many := strings.CutSuffix(name, "#")
+	if !many {
+		return name == header
+	}
+	number, ok := strings.CutPrefix(header, http.CanonicalHeaderKey(stem))
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+}
 
 // Verify proves the sender by any scheme that the delivery has a signature of; of each event where each carries its own.
 func (p *Provider) Verify(src *provider.Source, d *provider.Delivery) (provider.Verification, error) {
@@ -144,29 +153,16 @@ func (p *Provider) Verify(src *provider.Source, d *provider.Delivery) (provider.
 	if !p.spec.EachItem {
 		return provider.Prove(src, d, p.spec.Schemes...)
 	}
-	if len(d.Body) > maxUnproven {
-		return provider.Verification{}, &provider.Rejection{Reason: provider.MalformedSignature,
-			Detail: fmt.Sprintf("the body is %d bytes long; at most %d are searched for signatures", len(d.Body), maxUnproven)}
-	}
-	body, err := p.spec.Events.read(d.Body)
-	if err != nil || len(body.places) == 0 {
-		return provider.Verification{}, &provider.Rejection{Reason: provider.MissingSignature, Detail: "the body holds no events that could be signed"}
-	}
-	var v provider.Verification
-	for _, place := range body.places {
-		one := *d
-		one.Body = place.item.Raw()
-		if v, err = provider.Prove(src, &one, p.spec.Schemes...); err != nil {
-			return v, err
-		}
-	}
-	return v, nil
+	return p.verifyEach(src, d)
 }
 
 // Challenge answers a request that is no delivery.
 func (p *Provider) Challenge(src *provider.Source, d *provider.Delivery) *provider.Reply {
 	return reply(p.spec.Challenge, src, d)
 }
+
+// Challenges tells whether any request at all could be a challenge.
+func (p *Provider) Challenges() bool { return p.spec.Challenge != nil }
 
 // Greet answers a signed request that is no event.
 func (p *Provider) Greet(src *provider.Source, d *provider.Delivery) *provider.Reply {

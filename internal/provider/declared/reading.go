@@ -16,6 +16,8 @@ type reading struct {
 	root  *canonical.Value
 	place place
 	index int
+	// repeated: the body is a form in which a field comes twice.
+	repeated bool
 	// eventType is known once the type is read, the delivery while an event is named.
 	eventType string
 	src       *provider.Source

@@ -17,7 +17,8 @@ type Spec struct {
 	// Schemes are how it signs. Any that a delivery has a signature of may prove it. Sign takes the first that the source's first
 	// secret and the body fit.
 	Schemes []*signature.Scheme
-	// EachItem: every event of a delivery carries a signature of its own, and the schemes read the event as the body.
+	// EachItem: every event of a delivery carries a signature of its own, and the schemes read the event as the body. Split is then
+	// the path of one list.
 	EachItem bool
 	// Refuse finds what makes a delivery unbelievable before its signature is looked at (two headers that contradict each other); nil
 	// where nothing can.
@@ -116,6 +117,8 @@ type Object struct {
 	// Deletes are the types after which the object is gone. Final: for good, since ids are never given again.
 	Deletes []string
 	Final   bool
+	// FinalBare: only a delete without a version of its own is final, since nothing else gives it a place.
+	FinalBare bool
 	// Partial says in words why the state is not whole; "" where it is.
 	Partial string
 	// Volatile are dotted paths of the state that change without a version.

@@ -164,7 +164,7 @@ func TestWhatEventsSay(t *testing.T) {
 		`{"object_kind":"note","object_attributes":{"id":7}}`:                                                                         "note 7, partial: the event carries no version and no time, so it has no place in the order" + "",
 		`{"object_kind":"deployment","deployment_id":15,"status_changed_at":"2021-04-28 21:50:00 +0200"}`:                             "deployment 15, at 1619639400000000/1000000, rank 1, own, still, without project user",
 		`{"object_kind":"release","action":"update","id":5}`:                                                                          "release 5, partial: the event carries no version and no time, so it has no place in the order",
-		`{"object_kind":"release","action":"delete","id":5}`:                                                                          "release 5, rank 1, deleted, final",
+		`{"object_kind":"release","action":"delete","id":5}`:                                                                          "release 5, partial: the delete carries no time, and the same object can come back",
 		`{"object_kind":"build","build_id":1977,"build_status":"running"}`:                                                            "build 1977, partial: the event carries no time of the job's last change",
 		`{"object_kind":"tag_push","project_id":1}`:                                                                                   "ignored: a push names commits, no object that is mirrored",
 		`{"event_name":"user_add_to_group","group_id":3}`:                                                                             "ignored: events of this type concern no object that is mirrored",

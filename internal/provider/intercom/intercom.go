@@ -36,7 +36,7 @@ var spec = declared.Spec{
 		{Events: []string{"admin.logged_in", "admin.logged_out", "admin.activity_log_event.*", "content_stat.*", "event.*"},
 			Ignored: "the event tells what somebody did, no object that is mirrored"},
 		{Events: []string{"contact.deleted", "company.deleted", "conversation.deleted", "ticket.deleted", "user.deleted"},
-			Type: itemType, ID: itemID, State: "data.item", Version: changed, Deletes: []string{"*"}, Final: true},
+			Type: itemType, ID: itemID, State: "data.item", Version: changed, Deletes: []string{"*"}, Final: true, FinalBare: true},
 		// Of its parts a conversation carries those that the event is about; which those are is no state of the conversation.
 		{Events: []string{"conversation.*"}, Type: itemType, ID: itemID, State: "data.item", Version: changed, Volatile: []string{"conversation_parts"}},
 		{Type: itemType, ID: itemID, State: "data.item", Version: changed},
@@ -67,7 +67,7 @@ var spec = declared.Spec{
 				"Intercom's webhooks. No time is signed, so a captured delivery can be sent again; it is the same event, since its id is signed.",
 			"That a retry keeps the notification's `id`. Only its counters of deliveries are left out when the two are compared.",
 			"Of `updated_at` both spellings are read, seconds and a date. That it moves with every change; the receipt bounds what it may have missed.",
-			"That ids of deleted contacts, companies, conversations and tickets are never given again; after a delete they stay deleted.",
+			"That ids of deleted contacts, companies, conversations and tickets are never given again; after a delete without `updated_at` they stay deleted.",
 			"That a conversation's event carries all of the conversation but its parts. The mirror shows the parts of the last event.",
 		},
 	},

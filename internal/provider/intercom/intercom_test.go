@@ -92,6 +92,7 @@ func TestWhatEventsSay(t *testing.T) {
 		`{"id":"n","topic":"contact.user.updated","data":{"item":{"type":"contact","id":"c","updated_at":"2026-01-01T10:00:01.000Z"}}}`:   "contact c, at 1767261601000000/1000000, rank 1, own, still",
 		`{"id":"n","topic":"contact.user.updated","data":{"item":{"type":"contact","id":"c","updated_at":1767261601123}}}`:                "contact c, at 1767261601123000/1000, rank 1, own, still",
 		`{"id":"n","topic":"contact.user.updated","created_at":1767261601,"data":{"item":{"type":"contact","id":"c","updated_at":null}}}`: "contact c, partial: the event carries no version and no time, so it has no place in the order",
+		`{"id":"n","topic":"ticket.deleted","data":{"item":{"type":"ticket","id":"54","updated_at":1768212000}}}`:                         "ticket 54, at 1768212000000000/1000000, rank 1, deleted, own, still",
 		`{"id":"n","topic":"ticket.deleted","data":{"item":{"type":"ticket","id":"53"}}}`:                                                 "ticket 53, rank 1, deleted, final",
 		`{"id":"n","topic":"conversation.admin.closed","data":{"item":{"type":"conversation","id":"1","updated_at":1767261601}}}`:         "conversation 1, at 1767261601000000/1000000, rank 1, own, still, without conversation_parts",
 		`{"id":"n","topic":"contact.tag.created","data":{"item":{"type":"contact_tag","tag":{"id":"1"},"contact":{"id":"c"}}}}`:           "ignored: the event names no object where those of its type do",

@@ -61,7 +61,6 @@ var spec = declared.Spec{
 			"That retries, 11 over a day, send the same bytes under the same signature. No time is signed, so nobody can tell a retry from a captured " +
 				"delivery sent again; both are the same event, since its id is signed.",
 			"That `version` of a subscription, booking, dispute, vendor, shift and bank account grows with every change. It is documented for the others.",
-			"That the ids of deleted customers, invoices, shifts and timecards are never given again; after a delete they stay deleted.",
 		},
 	},
 }
@@ -74,8 +73,8 @@ var mirrored = []struct {
 	at string
 	// version: the object carries an integer version; still: it is not documented to grow with every change.
 	version, still bool
-	// deletes: types after which the object is gone. Those of versioned objects carry no version, or the last one, so that only
-	// their being final gives them a place.
+	// deletes: types after which the object is gone. No id is documented never to be given again, so none is final; and those of
+	// versioned objects carry the last version, or none, so that nothing gives them a place, and a look is owed.
 	deletes []string
 }{
 	{kind: "payment", events: []string{"payment.created", "payment.updated"}, at: "payment"},
@@ -122,8 +121,12 @@ func objects() []declared.Object {
 			o.ID = declared.Templates("{json:data.object." + m.at + ".id}")
 		}
 		if m.version {
+			if len(m.deletes) > 0 {
+				out = append(out, declared.Object{Events: m.deletes, Type: o.Type, ID: o.ID,
+					Partial: "the delete carries the last version, or none, so nothing tells what it comes after"})
+				o.Deletes = nil
+			}
 			o.Version = &declared.Version{From: signature.MustRef("json:data.object." + m.at + ".version"), Unit: declared.Integer, Still: m.still}
-			o.Final = len(m.deletes) > 0
 		}
 		out = append(out, o)
 	}
@@ -144,7 +147,7 @@ func objectsText() string {
 	list := func(names []string) string { return "`" + strings.Join(names, "`, `") + "`" }
 	return "- " + list(versioned) + ": whole, ordered by their own integer `version`\n" +
 		"- " + list(timed) + ": whole, ordered by the event's time, `created_at`\n" +
-		"- " + list(deletes) + ": the object is gone, for good where it has a version\n" +
+		"- " + list(deletes) + ": the object is gone; where it is ordered by its own version a look is owed, since its delete carries none of its own\n" +
 		"- `order`, `location`: the event names the object and does not carry it, so a look is owed\n" +
 		"- all other events, custom attributes, the catalog's version and counts of the inventory among them: none"
 }

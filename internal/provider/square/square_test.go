@@ -76,8 +76,8 @@ func TestWhatEventsSay(t *testing.T) {
 		// A booking's and a vendor's data.id is another with each event.
 		`"type":"booking.updated","data":{"id":"b1:3","object":{"booking":{"id":"b1","version":3}}}}`:         "M booking b1, at 3/1, rank 1, own, still",
 		`"type":"vendor.updated","data":{"id":"8f0e","object":{"vendor":{"id":"V1","version":2}}}}`:           "M vendor V1, at 2/1, rank 1, own, still",
-		`"type":"invoice.deleted","data":{"type":"invoice","id":"inv:1","deleted":true}}`:                     "M invoice inv:1, rank 1, deleted, final, no state",
-		`"type":"labor.timecard.deleted","data":{"type":"labor","id":"T1","deleted":true}}`:                   "M timecard T1, rank 1, deleted, final, no state",
+		`"type":"invoice.deleted","data":{"type":"invoice","id":"inv:1","deleted":true}}`:                     "M invoice inv:1, at 1767225600000000/1000000, partial: the delete carries the last version, or none, so nothing tells what it comes after",
+		`"type":"labor.timecard.deleted","data":{"type":"labor","id":"T1","deleted":true}}`:                   "M timecard T1, at 1767225600000000/1000000, partial: the delete carries the last version, or none, so nothing tells what it comes after",
 		`"type":"loyalty.account.deleted","data":{"id":"L1","object":{"loyalty_account":{"id":"L1"}}}}`:       "M loyalty_account L1, at 1767225600000000/1000000, rank 1, deleted",
 		`"type":"invoice.updated","data":{"id":"inv:1","object":{"invoice":{"id":"inv:1"}}}}`:                 "M invoice inv:1, partial: the event carries no version and no time, so it has no place in the order",
 		`"type":"order.created","data":{"id":"O1","object":{"order_created":{"order_id":"O1","version":1}}}}`: "M order O1, at 1767225600000000/1000000, partial: the event names the order and its version, and does not carry it",

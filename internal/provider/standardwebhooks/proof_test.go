@@ -175,3 +175,24 @@ func TestSignByPrivateKey(t *testing.T) {
 		t.Errorf("verify: %q", got)
 	}
 }
+
+// A public key proves nothing without its whpk_: a source that were given it bare would take what everyone can sign as shared, and must
+// not seem to work.
+func TestBarePublicKeyTakesNothingOfItsPair(t *testing.T) {
+	t.Parallel()
+	if got := reason(t, source(strings.TrimPrefix(publicKey, "whpk_")), delivery("Webhook", pairVector)); got != provider.WrongSignature {
+		t.Errorf("with the bare key: %q", got)
+	}
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(publicKey, "whpk_"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{string(raw), publicKey, strings.TrimPrefix(publicKey, "whpk_")} {
+		mac := hmac.New(sha256.New, []byte(key))
+		mac.Write([]byte(vectorID + ".1614265330." + vectorBody))
+		forged := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+		if got := reason(t, source(publicKey), delivery("Webhook", forged)); got != provider.WrongSignature {
+			t.Errorf("forged with the public key: %q", got)
+		}
+	}
+}

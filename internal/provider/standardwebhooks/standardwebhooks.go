@@ -24,10 +24,12 @@ const (
 )
 
 // shared are secrets that both sides have: whsec_ and base64 of the key, before which Supabase writes "v1,". OpenAI and Polar take
-// any other text as the key itself; bare are those of senders who leave whsec_ out and mean base64 all the same.
+// any other text as the key itself; bare are those of senders who leave whsec_ out and mean base64 all the same. A public key must say that it
+// is one: the 32 bytes alone look like a shared secret, and everybody knows them.
 var (
 	shared = signature.Key{Form: signature.KeyBase64, Strip: []string{"v1,whsec_", "whsec_"}, PlainElse: true}
 	bare   = signature.Key{Form: signature.KeyBase64}
+	pair   = signature.Key{Prefixed: true}
 )
 
 // scheme is how senders sign under one family of headers. A header may hold many signatures, each after its version; those of
@@ -47,8 +49,8 @@ var spec = declared.Spec{
 	Schemes: []*signature.Scheme{
 		scheme("standardwebhooks-v1", webhook, "v1", signature.HMAC, shared),
 		scheme("svix-v1", svix, "v1", signature.HMAC, shared),
-		scheme("standardwebhooks-v1a", webhook, "v1a", signature.Ed25519, signature.Key{}),
-		scheme("svix-v1a", svix, "v1a", signature.Ed25519, signature.Key{}),
+		scheme("standardwebhooks-v1a", webhook, "v1a", signature.Ed25519, pair),
+		scheme("svix-v1a", svix, "v1a", signature.Ed25519, pair),
 		scheme("standardwebhooks-v1-base64", webhook, "v1", signature.HMAC, bare),
 		scheme("svix-v1-base64", svix, "v1", signature.HMAC, bare),
 	},

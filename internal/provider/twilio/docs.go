@@ -9,8 +9,10 @@ var docs = provider.Docs{
 		"take under `accounts`, or leave it out for all.",
 	Signature: "HMAC-SHA-1 over the address with its query and the fields of the form, sorted and joined, as base64 in the header `X-Twilio-Signature`; over the address alone where that holds the " +
 		"SHA-256 of the body in `bodySHA256`. With or without the address's default port. The values of a field that comes twice are sorted, and equal ones counted once. No time is signed, " +
-		"and fields are joined without marks between them: whoever captures a delivery can send it again, which is the same event, or the same text divided into other fields, which is another and makes no sense.",
-	Key: "Of Event Streams `{json:id}`. Of forms, which name no event: `{MessageSid}:{MessageStatus}` or `{MessageSid}:{SmsStatus}`, `{CallSid}:{CallStatus}:{SequenceNumber}`, " +
+		"and fields are joined without marks between them: whoever captures a delivery can send it again, which is the same event, or the same text divided into other fields, which is another. It may " +
+		"name another message or call than Twilio did, if a text in it (the words of a message are a stranger's) was written for that. It can be no event of a stream, and a form in which " +
+		"a field comes twice names no object.",
+	Key: "Of Event Streams the `id` of the event in its list, `{root:*.id}`. Of forms, which name no event: `{MessageSid}:{MessageStatus}` or `{MessageSid}:{SmsStatus}`, `{CallSid}:{CallStatus}:{SequenceNumber}`, " +
 		"`{RecordingSid}:{RecordingStatus}`, else a digest of the content. The header `I-Twilio-Idempotency-Token` is kept; nobody signs it, so it names nothing.",
 	Unsure: []string{
 		"That `SequenceNumber` grows with each status callback of a call, and begins anew for none.",

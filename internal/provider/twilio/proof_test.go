@@ -120,3 +120,25 @@ func TestCheckWantsAnAddressWithoutQuery(t *testing.T) {
 		}
 	}
 }
+
+// A form can take no event of a stream's name, whatever fields its text is divided into, and one with a field twice names no object.
+func TestFormIsNoEventOfAStream(t *testing.T) {
+	t.Parallel()
+	const call = "CallSid=CA1&CallStatus=ringing&CallbackSource=call-progress-events&SequenceNumber=1"
+	for body, want := range map[string]struct{ key, object string }{
+		`[{"id":"EV1","specversion":"1.0","type":"t","data":{}}]`: {"EV1", ""},
+		"id=EV1&specversion=1.0&type=t":                           {"", ""},
+		"*.id=EV1&0.id=EV1&type=t":                                {"", ""},
+		call:                                                      {"CA1:ringing:1", "CA1"},
+		call + "&Digits=1&Digits=2":                               {"CA1:ringing:1", ""},
+	} {
+		events, err := twilio.New().Identify(&provider.Source{}, &provider.Delivery{Header: http.Header{}, Body: []byte(body)})
+		if err != nil || len(events) != 1 {
+			t.Fatalf("%s: %d events, %v", body, len(events), err)
+		}
+		e := events[0]
+		if e.ContentKey != (want.key == "") || want.key != "" && e.Key != want.key || e.ObjectID != want.object {
+			t.Errorf("%s: key %s, object %q, want %+v", body, e.Key, e.ObjectID, want)
+		}
+	}
+}

@@ -43,7 +43,9 @@ var spec = declared.Spec{
 	Events: declared.Events{
 		Bodies: []declared.BodyForm{declared.JSON, declared.Form},
 		Split:  ".", Alone: true, // Event Streams send lists
-		Key: declared.Templates("{json:id}", "{json:MessageSid}:{json:MessageStatus}", "{json:MessageSid}:{json:SmsStatus}",
+		// An event of a stream is named where it stands in a list, which no form can be: otherwise a captured form, its text divided into
+		// other fields, could take the name of an event.
+		Key: declared.Templates("{root:*.id}", "{json:MessageSid}:{json:MessageStatus}", "{json:MessageSid}:{json:SmsStatus}",
 			"{json:CallSid}:{json:CallStatus}:{json:SequenceNumber}", "{json:RecordingSid}:{json:RecordingStatus}"),
 		// Event Streams name types. Of forms, the type is made of what they are about and its state.
 		Type: declared.Templates("{json:type}", "{json:EventType}", "{json:StatusCallbackEvent}", "recording.{json:RecordingStatus}", "message.{json:MessageStatus}",

@@ -1,0 +1,45 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+// The command to try finds the secrets in the file that the instance was started with, and the instance in its folder.
+func TestTellSend(t *testing.T) {
+	t.Parallel()
+	const acme = "  acme: {provider: hmac, secrets: [{name: n, value: v}], scheme: {header: X-A}}\n"
+	const live = "  live: {provider: stripe, secrets: [{name: n, value: v}]}\n"
+	load := func(name, sources string) *config.Config {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte("sources:\n"+sources), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.LoadDev(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for name, test := range map[string]struct {
+		cfg             *config.Config
+		file, dir, want string
+	}{
+		"demo":         {&config.Config{Sources: config.DemoSources()}, "", DefaultDir, "postern send stripe invoice.paid\n"},
+		"demo, folder": {&config.Config{Sources: config.DemoSources()}, "", "/x", "postern send stripe invoice.paid --dir /x\n"},
+		"file":         {load("a", live+acme), "p.yaml", "/x", "postern send stripe invoice.paid --source live --config p.yaml --dir /x\n"},
+		"default dir":  {load("a", live), "p.yaml", DefaultDir, "--config p.yaml --dir .postern\n"},
+		"own sender":   {load("a", acme), "p.yaml", "/x", "postern send hmac TYPE --data FILE --source acme --config p.yaml --dir /x    # FILE: a body"},
+		"no file":      {load("a", live), "", DefaultDir, "--source live --secret-file FILE    # FILE: where the secret of source live is"},
+	} {
+		var out strings.Builder
+		tellSend(&out, test.cfg, test.file, test.dir)
+		if !strings.Contains(out.String(), test.want) {
+			t.Errorf("%s: %q, want %q", name, out.String(), test.want)
+		}
+	}
+}
