@@ -86,7 +86,7 @@ func TestFloodOfReadyz(t *testing.T) {
 			for time.Since(began) < 1500*time.Millisecond {
 				res := httptest.NewRecorder()
 				handler.ServeHTTP(res, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-				if res.Code != http.StatusOK && res.Code != http.StatusServiceUnavailable { // a busy machine may answer late
+				if res.Code != http.StatusOK {
 					t.Errorf("status %d: %s", res.Code, res.Body)
 					return
 				}

@@ -3,6 +3,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,8 @@ type Settings struct {
 	Deadline time.Duration
 	// StallAfter is how long every writer's append may take before new deliveries are refused at once instead of queueing behind.
 	StallAfter time.Duration
-	// AcquireWithin is how long an append may wait for a database connection before the store counts as away; 0: a second.
+	// AcquireWithin is how long an append or the question whether we are ready may wait for a database connection before the
+	// store counts as away; 0: a second.
 	AcquireWithin time.Duration
 	// Queue and QueueBytes bound the deliveries that wait and the bodies held in memory.
 	Queue      int
@@ -130,7 +132,8 @@ func (s *Server) Ready(ctx context.Context) error {
 }
 
 func (s *Server) ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, errors.New("postgresql: no answer within 1 s"))
+	within := cmp.Or(s.Settings.AcquireWithin, time.Second)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("postgresql: no answer within %g s", within.Seconds()))
 	defer cancel()
 	if err := s.Pool.Ping(ctx); err != nil {
 		return fmt.Errorf("postgresql: %w", errors.Join(err, context.Cause(ctx)))
