@@ -1,0 +1,280 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// Machine is a PostgreSQL, a NATS server and the programs, under one folder.
+type Machine struct {
+	Dir string
+	// Admin is a pool of connections to PostgreSQL as its superuser, and JS one to JetStream.
+	Admin *pgxpool.Pool
+	JS    jetstream.JetStream
+
+	pg        *postgres.Cluster
+	pgPID     int
+	nats      *Process
+	natsURL   string
+	conn      *nats.Conn
+	processes []*Process
+	started   int
+	databases int
+}
+
+// programs are what is measured, by the name of the binary: the module's folder and the package.
+var programs = map[string][2]string{
+	"gateway":     {"..", "./cmd/gateway"},
+	"processor":   {"..", "./cmd/processor"},
+	"verify":      {".", "./reference/verify"},
+	"bare":        {".", "./reference/bare"},
+	"afternoon":   {".", "./reference/afternoon"},
+	"onebyone":    {".", "./reference/onebyone"},
+	"nats-server": {".", "github.com/nats-io/nats-server/v2"},
+}
+
+// template is the database with Postern's schema that others are copies of.
+const template = "postern"
+
+// Start builds the programs and starts PostgreSQL and NATS with durable settings in a new folder below parent ("": the system's for
+// temporary files). The working directory is the module's.
+func Start(ctx context.Context, parent string, log *slog.Logger) (_ *Machine, err error) {
+	m := &Machine{}
+	if m.Dir, err = os.MkdirTemp(parent, "postern-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.Stop())
+		}
+	}()
+	if err := os.Chmod(m.Dir, 0o711); err != nil { // PostgreSQL may run as another account
+		return nil, err
+	}
+	for name, from := range programs {
+		log.Info("build", "program", name)
+		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", m.program(name), from[1])
+		build.Dir = from[0]
+		if out, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w: %s", name, err, out)
+		}
+	}
+	if err := m.startPostgres(ctx); err != nil {
+		return nil, err
+	}
+	return m, m.startNATS(ctx)
+}
+
+func (m *Machine) startPostgres(ctx context.Context) (err error) {
+	dir := filepath.Join(m.Dir, "postgres")
+	if m.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir}); err != nil {
+		return err
+	}
+	pid, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	line, _, _ := bytes.Cut(pid, []byte("\n"))
+	if m.pgPID, err = strconv.Atoi(string(line)); err != nil {
+		return err
+	}
+	if _, err := postgres.Migrate(ctx, m.pg.URL()); err != nil {
+		return err
+	}
+	m.Admin, err = pgxpool.New(ctx, m.DatabaseURL("postgres"))
+	return err
+}
+
+func (m *Machine) startNATS(ctx context.Context) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		return err
+	}
+	conf := filepath.Join(m.Dir, "nats.conf")
+	text := fmt.Sprintf("server_name: bench\nlisten: %q\nmax_payload: 1MB\njetstream { store_dir: %q, max_file: 40GiB, max_mem: 64MB }\n", address, filepath.Join(m.Dir, "jetstream"))
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if m.nats, err = m.start("nats", nil, m.program("nats-server"), "-c", conf); err != nil {
+		return err
+	}
+	if _, err := m.nats.await(ctx, regexp.MustCompile(`Server is ready`)); err != nil {
+		return err
+	}
+	m.natsURL = "nats://" + address
+	if m.conn, err = nats.Connect(m.natsURL); err != nil {
+		return err
+	}
+	m.JS, err = jetstream.New(m.conn)
+	return err
+}
+
+func (m *Machine) program(name string) string { return filepath.Join(m.Dir, "bin", name) }
+
+// DatabaseURL reaches a database as the superuser.
+func (m *Machine) DatabaseURL(name string) string {
+	return strings.Replace(m.pg.URL(), "/"+template+"?", "/"+name+"?", 1)
+}
+
+// NATS is the URL of the server.
+func (m *Machine) NATS() string { return m.natsURL }
+
+// NewDatabase makes a database as a copy of another, "": of the one with Postern's schema and nothing in it.
+func (m *Machine) NewDatabase(ctx context.Context, of string) (string, error) {
+	if of == "" {
+		of = template
+	}
+	m.databases++
+	name := fmt.Sprintf("bench_%d", m.databases)
+	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+pgx.Identifier{of}.Sanitize()+" STRATEGY file_copy"); err != nil {
+		return "", fmt.Errorf("copy database %s: %w", of, err)
+	}
+	return name, nil
+}
+
+// DropDatabase removes a database and whoever is connected to it.
+func (m *Machine) DropDatabase(ctx context.Context, name string) error {
+	_, err := m.Admin.Exec(ctx, "DROP DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
+	return err
+}
+
+// Set changes settings of PostgreSQL for all, as ALTER SYSTEM does; a value "" is the default again.
+func (m *Machine) Set(ctx context.Context, settings map[string]string) error {
+	for name, value := range settings {
+		sql := "ALTER SYSTEM SET " + name + " = '" + value + "'"
+		if value == "" {
+			sql = "ALTER SYSTEM RESET " + name
+		}
+		if _, err := m.Admin.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	_, err := m.Admin.Exec(ctx, "SELECT pg_reload_conf()")
+	return err
+}
+
+// Settle leaves every run the same ground: written pages on disk and no streams.
+func (m *Machine) Settle(ctx context.Context) error {
+	for name := range m.JS.StreamNames(ctx).Name() {
+		if err := m.JS.DeleteStream(ctx, name); err != nil {
+			return fmt.Errorf("delete stream %s: %w", name, err)
+		}
+	}
+	_, err := m.Admin.Exec(ctx, "CHECKPOINT")
+	return err
+}
+
+// Serve starts one of the programs and waits until it is ready; the address is where it takes deliveries, admin where it tells about itself.
+func (m *Machine) Serve(ctx context.Context, name string, env []string, args ...string) (p *Process, address, admin string, err error) {
+	if p, err = m.start(name, env, m.program(name), args...); err != nil {
+		return nil, "", "", err
+	}
+	found, err := p.await(ctx, ready)
+	if err != nil {
+		return nil, "", "", errors.Join(err, p.Stop())
+	}
+	for _, at := range addresses.FindAllStringSubmatch(found[0], -1) {
+		if at[1] == "ingest" {
+			address = at[2]
+		} else {
+			admin = at[2]
+		}
+	}
+	return p, address, admin, nil
+}
+
+var (
+	ready     = regexp.MustCompile(`(?m)^.*\bmsg"?[=:]"?ready\b.*$`)
+	addresses = regexp.MustCompile(`\b(ingest|admin)"?[=:]"?([0-9.]+:[0-9]+)`)
+)
+
+// Usage is what everything has cost at a moment.
+type Usage struct {
+	At         time.Time
+	PostgreSQL time.Duration
+	NATS       time.Duration
+	Processes  []time.Duration
+	// WAL is how many bytes PostgreSQL has logged.
+	WAL int64
+}
+
+// Usage reads what PostgreSQL, NATS and some processes have used.
+func (m *Machine) Usage(ctx context.Context, ps ...*Process) (u Usage, err error) {
+	u.At = time.Now()
+	if err := m.Admin.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").Scan(&u.WAL); err != nil {
+		return u, err
+	}
+	if u.PostgreSQL, err = familyCPU(m.pgPID); err != nil {
+		return u, err
+	}
+	if u.NATS, err = m.nats.CPU(); err != nil {
+		return u, err
+	}
+	for _, p := range ps {
+		t, err := p.CPU()
+		if err != nil {
+			return u, err
+		}
+		u.Processes = append(u.Processes, t)
+	}
+	return u, nil
+}
+
+// Memory is what PostgreSQL has resident now and the most that NATS had since the last ResetMemory, in bytes.
+func (m *Machine) Memory() (postgreSQL, nats int64, err error) {
+	if postgreSQL, err = familyMemory(m.pgPID); err != nil {
+		return 0, 0, err
+	}
+	nats, err = m.nats.Peak()
+	return postgreSQL, nats, err
+}
+
+// ResetMemory forgets the most memory that NATS has had.
+func (m *Machine) ResetMemory() error { return m.nats.ResetPeak() }
+
+// Stop ends everything and removes the folder.
+func (m *Machine) Stop() error {
+	var errs []error
+	if m.conn != nil {
+		m.conn.Close()
+	}
+	for i := len(m.processes) - 1; i >= 0; i-- {
+		errs = append(errs, m.processes[i].Stop())
+	}
+	if m.Admin != nil {
+		m.Admin.Close()
+	}
+	if m.pg != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
+		defer cancel()
+		errs = append(errs, m.pg.Stop(ctx))
+	}
+	return errors.Join(append(errs, os.RemoveAll(m.Dir))...)
+}
+
+// Connect opens a connection to a database as the superuser.
+func (m *Machine) Connect(ctx context.Context, database string) (*pgx.Conn, error) {
+	return pgx.Connect(ctx, m.DatabaseURL(database))
+}

@@ -1,0 +1,130 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// tick is the unit of processor time in /proc.
+const tick = 10 * time.Millisecond
+
+// stat reads fields of /proc/PID/stat after the program's name, which may hold anything.
+func stat(pid int) ([]string, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return nil, err
+	}
+	text := string(b)
+	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:]), nil
+}
+
+// ticks adds fields of a stat, numbered as after the name.
+func ticks(fields []string, which ...int) time.Duration {
+	var sum time.Duration
+	for _, i := range which {
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		if err == nil {
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum
+}
+
+// The places of user and system time, of the process and of its children that ended, and of the parent.
+const (
+	parent = 1
+	user   = 11
+	system = 12
+	kidsU  = 13
+	kidsS  = 14
+)
+
+// CPU is the processor time that a process has used.
+func (p *Process) CPU() (time.Duration, error) {
+	f, err := stat(p.PID())
+	if err != nil {
+		return 0, fmt.Errorf("read what %s used: %w", p.Name, err)
+	}
+	return ticks(f, user, system), nil
+}
+
+// familyCPU is what a process and its children have used, those that ended included.
+func familyCPU(pid int) (time.Duration, error) {
+	f, err := stat(pid)
+	if err != nil {
+		return 0, err
+	}
+	sum := ticks(f, user, system, kidsU, kidsS)
+	kids, err := children(pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, kid := range kids {
+		if f, err := stat(kid); err == nil { // it may have ended just now
+			sum += ticks(f, user, system)
+		}
+	}
+	return sum, nil
+}
+
+func children(pid int) ([]int, error) {
+	found, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var kids []int
+	for _, dir := range found {
+		kid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil {
+			continue
+		}
+		if f, err := stat(kid); err == nil && f[parent] == strconv.Itoa(pid) {
+			kids = append(kids, kid)
+		}
+	}
+	return kids, nil
+}
+
+// ResetPeak forgets the most memory that a process has had so far.
+func (p *Process) ResetPeak() error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID()), []byte("5"), 0)
+}
+
+// Peak is the most memory that a process has had resident since ResetPeak, in bytes.
+func (p *Process) Peak() (int64, error) {
+	return field(fmt.Sprintf("/proc/%d/status", p.PID()), "VmHWM:")
+}
+
+// familyMemory is the memory of a process and its children, what they share counted once, in bytes.
+func familyMemory(pid int) (int64, error) {
+	kids, err := children(pid)
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for _, one := range append(kids, pid) {
+		if n, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", one), "Pss:"); err == nil { // it may have ended just now
+			sum += n
+		}
+	}
+	return sum, nil
+}
+
+// field is a number of kilobytes in a file of /proc, in bytes.
+func field(file, name string) (int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, fmt.Errorf("%s has no %s", file, name)
+}

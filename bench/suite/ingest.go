@@ -1,0 +1,164 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/postern-gateway/postern/bench/load"
+	"github.com/postern-gateway/postern/bench/machine"
+)
+
+// most is the most deliveries per second that are made ready for a closed loop.
+const most = 30_000
+
+// warmUp is how long a target is driven before it is measured: plans are made and connections opened.
+const warmUp = 1 * time.Second
+
+// Ingest drives a target with deliveries and measures what they cost.
+func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (_ Sample, err error) {
+	if err := s.m.Settle(ctx); err != nil {
+		return Sample{}, err
+	}
+	r, err := s.start(ctx, target, shape)
+	if err != nil {
+		return Sample{}, err
+	}
+	defer func() {
+		err = errors.Join(err, r.stop())
+		if !shape.InPlace {
+			err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+		}
+	}()
+	deliveries := s.deliveries(shape)
+	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp, Progress: s.progress}
+	warm, err := load.Run(ctx, deliveries, 0, o)
+	if err != nil {
+		return Sample{}, err
+	}
+	before, err := s.before(ctx, r)
+	if err != nil {
+		return Sample{}, err
+	}
+	o.For = shape.For
+	result, err := load.Run(ctx, deliveries, warm.Next, o)
+	if err != nil {
+		return Sample{}, err
+	}
+	if len(result.Errors) > 0 {
+		s.log.Warn("not all was taken", "target", target, "refused", result.Refused, "broken", result.Broken, "errors", result.Errors)
+	}
+	sample := Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
+	latency(&sample, result.Latency)
+	if target == Postern && !shape.Applied {
+		if err := s.published(ctx, r, &sample); err != nil {
+			return sample, err
+		}
+	}
+	return sample, s.after(ctx, r, before, &sample)
+}
+
+// deliveries are ready for a warm-up and a run.
+func (s *Suite) deliveries(shape Shape) *load.Deliveries {
+	rate := shape.Rate
+	if rate == 0 {
+		rate = most
+	}
+	all := shape.For + warmUp
+	count := int(rate*all.Seconds()) + shape.Connections
+	objects := shape.Objects
+	if objects == 0 {
+		objects = count
+	}
+	s.runs++
+	supply := load.Supply{Run: fmt.Sprintf("%05d", s.runs), Count: count, BodySize: shape.Body, Duplicates: shape.Duplicates, Sources: sourceNames(shape.Sources),
+		Objects: objects, Secret: []byte(secret)}
+	if shape.Rate > 0 {
+		supply.Spread = all
+	}
+	return load.Make(supply)
+}
+
+func (s *Suite) progress(answered int64) { s.log.Debug("under load", "answered", answered) }
+
+// latency puts quantiles into a sample.
+func latency(sample *Sample, h *hdrhistogram.Histogram) {
+	ms := func(us int64) float64 { return float64(us) / 1000 }
+	sample.P50, sample.P99, sample.P999 = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9))
+	sample.Max = ms(h.Max())
+}
+
+// before reads what everything has used before a run.
+func (s *Suite) before(ctx context.Context, r *running) (machine.Usage, error) {
+	errs := []error{s.m.ResetMemory()}
+	for _, p := range r.processes() {
+		errs = append(errs, p.ResetPeak())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return machine.Usage{}, err
+	}
+	return s.m.Usage(ctx, r.processes()...)
+}
+
+// after puts what a run has used into its sample.
+func (s *Suite) after(ctx context.Context, r *running, before machine.Usage, sample *Sample) error {
+	u, err := s.m.Usage(ctx, r.processes()...)
+	if err != nil {
+		return err
+	}
+	n := float64(max(sample.Events, 1))
+	us := func(d time.Duration) float64 { return float64(d.Microseconds()) / n }
+	sample.CPU = map[string]float64{"postgresql": us(u.PostgreSQL - before.PostgreSQL), "nats": us(u.NATS - before.NATS)}
+	sample.WAL = float64(u.WAL-before.WAL) / n
+	postgreSQL, nats, err := s.m.Memory()
+	if err != nil {
+		return err
+	}
+	sample.Memory = map[string]float64{"postgresql": mib(postgreSQL), "nats": mib(nats)}
+	for i, p := range r.processes() {
+		sample.CPU[p.Name] = us(u.Processes[i] - before.Processes[i])
+		peak, err := p.Peak()
+		if err != nil {
+			return err
+		}
+		sample.Memory[p.Name] = mib(peak)
+	}
+	return nil
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// publishWithin is how long after a load's end everything must be published.
+const publishWithin = 5 * time.Second
+
+// published waits until the stream has all that was stored, and says how long it took; -1: not within 5 s.
+func (s *Suite) published(ctx context.Context, r *running, sample *Sample) error {
+	began := time.Now()
+	var stored int64
+	conn, err := s.m.Connect(ctx, r.database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := conn.QueryRow(ctx, "SELECT count(*) FROM postern.events").Scan(&stored); err != nil {
+		return err
+	}
+	sample.More = map[string]float64{"stored": float64(stored)}
+	for {
+		stream, err := s.m.JS.Stream(ctx, "POSTERN_EVENTS")
+		if err != nil {
+			return err
+		}
+		if have := int64(stream.CachedInfo().State.Msgs); have >= stored {
+			sample.More["published_within_s"] = time.Since(began).Seconds()
+			return nil
+		} else if time.Since(began) > publishWithin {
+			sample.More["published_within_s"], sample.More["unpublished"] = -1, float64(stored-have)
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

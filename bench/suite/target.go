@@ -1,0 +1,103 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/postern-gateway/postern/bench/machine"
+)
+
+// The targets that take deliveries.
+const (
+	Verify    = "verify"
+	Bare      = "bare"
+	Afternoon = "afternoon"
+	Postern   = "postern"
+)
+
+// secret signs all deliveries.
+const secret = "whsec_of_the_benchmark"
+
+// running is a target that was started.
+type running struct {
+	process   *machine.Process
+	processor *machine.Process
+	address   string
+	admin     string
+	database  string
+	// processorAdmin is where the processor tells about itself.
+	processorAdmin string
+}
+
+func (r *running) processes() []*machine.Process {
+	if r.processor != nil {
+		return []*machine.Process{r.process, r.processor}
+	}
+	return []*machine.Process{r.process}
+}
+
+func (r *running) stop() error {
+	var errs []error
+	for _, p := range r.processes() {
+		errs = append(errs, p.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// start starts a target on a database of its own.
+func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *running, err error) {
+	r = &running{database: shape.Database}
+	if !shape.InPlace {
+		if r.database, err = s.m.NewDatabase(ctx, shape.Database); err != nil {
+			return nil, err
+		}
+	}
+	env := []string{"SECRET=" + secret}
+	url := s.m.DatabaseURL(r.database)
+	switch target {
+	case Verify:
+		r.process, r.address, _, err = s.m.Serve(ctx, target, env)
+	case Bare:
+		limits := s.defaults.Ingest
+		r.process, r.address, _, err = s.m.Serve(ctx, target, env, "-database", url, "-batch", fmt.Sprint(limits.BatchMax), "-bytes", fmt.Sprint(int64(limits.BatchBytes)),
+			"-writers", fmt.Sprint(limits.Writers), "-queue", fmt.Sprint(limits.Queue))
+	case Afternoon:
+		r.process, r.address, _, err = s.m.Serve(ctx, target, env, "-database", url, "-nats", s.m.NATS())
+	case Postern:
+		var file string
+		if file, err = s.configure(url, shape.Sources); err != nil {
+			return nil, err
+		}
+		r.process, r.address, r.admin, err = s.m.Serve(ctx, "gateway", nil, "--config", file)
+		if err == nil && shape.Applied {
+			r.processor, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", nil, "--config", file)
+		}
+	default:
+		err = fmt.Errorf("no target %q", target)
+	}
+	return r, err
+}
+
+// configure writes the configuration of gateway and processor: as shipped, but for addresses and room in the stream for a run's events.
+func (s *Suite) configure(database string, sources int) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "database:\n  url: %q\nnats:\n  url: %q\nstream:\n  max_bytes: 16GiB\n  max_messages: 10000000\ningest:\n  listen: 127.0.0.1:0\nadmin:\n  listen: 127.0.0.1:0\nsources:\n", database, s.m.NATS())
+	for _, name := range sourceNames(sources) {
+		fmt.Fprintf(&b, "  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n", name, secret)
+	}
+	s.files++
+	file := filepath.Join(s.m.Dir, fmt.Sprintf("postern-%d.yaml", s.files))
+	return file, os.WriteFile(file, []byte(b.String()), 0o600)
+}
+
+func sourceNames(n int) []string {
+	names := make([]string, max(n, 1))
+	for i := range names {
+		names[i] = fmt.Sprintf("stripe%d", i)
+	}
+	return names
+}
