@@ -70,6 +70,7 @@ func runDaemon(o Options, file, listen, adminListen, metrics string, stderr io.W
 	if err := checkAddresses(ctx, cfg, o.Gateway, o.AdminListen); err != nil {
 		return err
 	}
+	tuneMemory(cfg, os.Getenv)
 	a, err := New(ctx, o)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
 // addGateway wires the ingest side. It stops in this order: not ready, no new connections, requests drained, batches flushed,
@@ -36,7 +37,7 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	}
 	a.loop("publisher", publisher.Run)
 	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: gatewaySources(cfg, known), Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
-		Metrics: a.metrics, Now: t.Now})
+		Metrics: a.metrics, Now: t.Now, Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,16 @@ var rules = []rule{
 	{"internal/testkit/*", testOnly + 1, "simulations for tests"},
 	{"internal/provider/providertest", testOnly, "what every provider must pass"},
 	{"test/*", testOnly + 2, "end-to-end, chaos and browser tests"},
-	{"bench/*", testOnly + 2, "load harness and peers"},
+	{"bench/reference/refer", testOnly + 3, "what the references share"},
+	{"bench/reference/*", testOnly + 4, "what Postern is measured beside: frozen programs that know nothing of ours"},
+	{"bench/load", testOnly + 4, "signed deliveries, and how fast they are answered"},
+	{"bench/machine", testOnly + 4, "starts what is measured and reads what it costs"},
+	{"bench/suite", testOnly + 5, "the rows of the benchmark"},
+	{"bench/profile", testOnly + 6, "profiles of what is measured"},
+	{"bench/plan", testOnly + 6, "which rows there are, and what must hold"},
+	{"bench/report", testOnly + 7, "tables and pictures"},
+	{"bench/*", testOnly + 8, "programs of the benchmark"},
+	{"bench", testOnly + 8, "the benchmark: a module of its own, so that no user has its libraries"},
 
 	{"cmd/*", 100, "the programs: flags in, app or a command out"},
 	{"internal/app", 90, "wiring only"},
@@ -62,9 +71,9 @@ var confined = []struct {
 	packages []string
 	why      string
 }{
-	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app"}, "its support ends soon: only where HTTP is served"},
+	{"github.com/labstack/echo", []string{"internal/ingest", "internal/admin", "internal/console", "internal/app", "bench/*"}, "its support ends soon: only where HTTP is served"},
 	{"github.com/nats-io/nats-server", []string{"internal/stream", "internal/testkit"}, "the embedded server is a part of the stream"},
-	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*"}, "everyone else speaks of streams and messages"},
+	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*", "bench/*"}, "everyone else speaks of streams and messages"},
 	{"go.opentelemetry.io/otel/sdk", []string{"internal/telemetry"}, "everyone else knows the interface alone, which costs nothing where no traces are sent"},
 	{"go.opentelemetry.io/otel/exporters", []string{"internal/telemetry"}, "where traces go is nobody else's matter"},
 	{"github.com/pressly/goose", []string{"internal/postgres"}, "how migrations are applied is nobody else's matter"},

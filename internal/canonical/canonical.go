@@ -2,7 +2,9 @@ package canonical
 
 import (
 	"crypto/sha256"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // Options choose what the canonical text leaves out.
@@ -24,8 +26,23 @@ func (v *Value) AppendCanonical(dst []byte, o Options) []byte {
 
 // Sum is the SHA-256 of the canonical text.
 func (v *Value) Sum(o Options) [32]byte {
-	return sha256.Sum256(v.AppendCanonical(make([]byte, 0, len(v.Raw())+16), o))
+	w, ok := writers.Get().(*writer)
+	if !ok {
+		w = &writer{members: make([]member, 0, 64)}
+	}
+	w.dst, w.dropNull = slices.Grow(w.dst[:0], len(v.Raw())+16), o.DropNull
+	w.value(v, o.Without)
+	sum := sha256.Sum256(w.dst)
+	if clear(w.members[:cap(w.members)]); cap(w.dst) <= keptText { // the keys are the document's memory
+		writers.Put(w)
+	}
+	return sum
 }
+
+// writers are used again, since every delivery and every state is summed. Those of texts above keptText are not kept.
+var writers sync.Pool
+
+const keptText = 64 << 10
 
 // writer appends canonical text. members is a stack: each open object has its members on top of those around it.
 type writer struct {

@@ -30,7 +30,7 @@ func Parse(b []byte) (*Value, error) {
 	if !utf8.Valid(b) {
 		return nil, &SyntaxError{Offset: invalidUTF8(b), Msg: "not valid UTF-8"}
 	}
-	doc := &document{src: b, nodes: make([]Value, 0, len(b)/8+4)}
+	doc := &document{src: b, nodes: make([]Value, 0, len(b)/16+8)}
 	r := reader{src: b, doc: doc}
 	if err := r.document(); err != nil {
 		return nil, err

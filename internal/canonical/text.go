@@ -130,8 +130,11 @@ func escapedRune(b []byte) rune {
 	return rune(b[1])
 }
 
+// AppendText appends text, which must be UTF-8, as a JSON string with no escape that is not needed.
+func AppendText(dst []byte, text string) []byte { return appendQuoted(dst, text) }
+
 // appendQuoted appends decoded text (lone surrogates as three bytes) as a JSON string with no escape that is not needed.
-func appendQuoted(dst, text []byte) []byte {
+func appendQuoted[T string | []byte](dst []byte, text T) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
 	for i := 0; i < len(text); i++ {

@@ -3,10 +3,8 @@ package ingest
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +24,8 @@ type appender struct {
 	queue *queue
 	// began holds, per writer, when its append started (Unix nanoseconds); 0 when idle.
 	began []atomic.Int64
+	// waits has waitings that were answered.
+	waits sync.Pool
 	// downUntil is when to try the store again, Unix nanoseconds.
 	downUntil atomic.Int64
 }
@@ -38,13 +38,17 @@ type waiting struct {
 	trace  string
 	since  time.Time
 	answer chan result
-	// release gives back the memory of the body. It is called by whoever answers: a sender that is gone frees nothing.
-	release func()
+	// deadline ends the wait.
+	deadline *time.Timer
+	// memory is that of the body. It is given back by whoever answers: a sender that is gone frees nothing.
+	memory part
 }
 
+// answered gives the answer and the memory back. Whoever waited may use w again at once, so nobody reads it after this.
 func (w *waiting) answered(r result) {
+	memory := w.memory
 	w.answer <- r
-	w.release()
+	memory.release()
 }
 
 type result struct {
@@ -61,7 +65,7 @@ func (a *appender) enqueue(w *waiting) error {
 	if a.stalled() || time.Now().UnixNano() < a.downUntil.Load() {
 		return errUnavailable
 	}
-	w.since, w.answer = time.Now(), make(chan result, 1)
+	w.since = time.Now()
 	if !a.queue.push(w) {
 		return errFull
 	}
@@ -72,44 +76,34 @@ func (a *appender) enqueue(w *waiting) error {
 // sender that was answered 503 may find its event stored when it tries again. A sender that closed its half of the connection
 // still reads, so only the deadline ends the wait.
 func (a *appender) wait(w *waiting) ([]events.Receipt, error) {
-	deadline := time.NewTimer(a.s.Settings.Deadline)
-	defer deadline.Stop()
+	w.deadline.Reset(a.s.Settings.Deadline)
 	select {
 	case r := <-w.answer:
+		w.deadline.Stop()
+		a.waits.Put(w)
 		return r.receipts, r.err
-	case <-deadline.C:
-		return nil, errUnavailable
+	case <-w.deadline.C:
+		return nil, errUnavailable // whoever answers it still has it
 	}
+}
+
+// waiting is a delivery that is to be enqueued. After its answer it is used again, timer and all.
+func (a *appender) waiting(w waiting) *waiting {
+	used, ok := a.waits.Get().(*waiting)
+	if !ok {
+		used = &waiting{answer: make(chan result, 1), deadline: time.NewTimer(time.Hour)}
+	}
+	w.answer, w.deadline = used.answer, used.deadline
+	*used = w
+	return used
 }
 
 // toAppend is a delivery in the log's form.
-func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) (events.Delivery, error) {
-	verification, err := json.Marshal(v)
-	if err != nil {
-		return events.Delivery{}, fmt.Errorf("encode verification: %w", err)
-	}
-	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: keptHeaders(ep.Provider.Headers(), d),
-		Verification: verification, Body: d.Body, Events: evs}, nil
-}
-
-// queryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
-const queryHeader = ":query"
-
-// keptHeaders are the allow-listed headers as a JSON object of strings.
-func keptHeaders(allowed []string, d *provider.Delivery) json.RawMessage {
-	kept := make(map[string]string, len(allowed))
-	for _, name := range allowed {
-		if vs := d.Header[name]; len(vs) > 0 {
-			kept[name] = events.Text(strings.Join(vs, ", "))
-		} else if name == queryHeader && d.Query != "" {
-			kept[name] = events.Text(d.Query)
-		}
-	}
-	b, err := json.Marshal(kept)
-	if err != nil {
-		return json.RawMessage("{}") // strings always marshal
-	}
-	return b
+func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) events.Delivery {
+	buf := appendHeaders(make([]byte, 0, 512), ep.Provider.Headers(), d)
+	n := len(buf)
+	buf = appendVerification(buf, v)
+	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs}
 }
 
 // stalled says whether every writer's append has been under way for too long; as long as one works, the queue moves.
@@ -169,9 +163,13 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	a.observe(batch, receipts, time.Since(began))
 	switch {
 	case err == nil:
+		fresh := make([]stream.Event, 0, len(batch))
 		for i, w := range batch {
+			fresh = appendEvents(fresh, w, receipts[i]) // before the answer: after it w is another's
 			w.answered(result{receipts: receipts[i]})
-			a.publish(w, receipts[i])
+		}
+		if len(fresh) > 0 {
+			a.s.Publish(fresh...)
 		}
 	case errors.Is(err, events.ErrUnavailable) || len(batch) == 1:
 		if errors.Is(err, events.ErrUnavailable) {
@@ -210,8 +208,10 @@ func (a *appender) observe(batch []*waiting, receipts [][]events.Receipt, took t
 // read from the log, where it is kept once.
 const sharedBody = 16 << 10
 
-func (a *appender) publish(w *waiting, receipts []events.Receipt) {
-	body, inLog := w.delivery.Body, false
+// appendEvents appends what is new of a delivery, as the stream has it.
+func appendEvents(evs []stream.Event, w *waiting, receipts []events.Receipt) []stream.Event {
+	d := &w.delivery
+	body, inLog := d.Body, false
 	if len(receipts) > 1 && len(body) > sharedBody {
 		body, inLog = nil, true
 	}
@@ -219,11 +219,12 @@ func (a *appender) publish(w *waiting, receipts []events.Receipt) {
 		if r.Duplicate {
 			continue
 		}
-		e := &w.delivery.Events[i]
-		a.s.Publish(stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
-			Stored: provider.Stored{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, Origin: w.delivery.Origin,
-				ReceivedAt: w.delivery.ReceivedAt, Index: i, Body: body}})
+		e := &d.Events[i]
+		evs = append(evs, stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
+			Stored: provider.Stored{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, Origin: d.Origin,
+				ReceivedAt: d.ReceivedAt, Index: i, Body: body}})
 	}
+	return evs
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

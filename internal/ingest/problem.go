@@ -90,7 +90,7 @@ func (s *Server) fail(err error, c echo.Context) {
 		s.Logger.Info("request refused", "method", shortened(req.Method), "path", shortened(req.URL.Path), "result", p.outcome, "status", p.Status, "remote", remote(req))
 	}
 	if !c.Response().Committed {
-		_ = write(c, p.reply())
+		_ = new(visit).write(c, p.reply())
 	}
 }
 

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -90,7 +91,7 @@ func (q *queue) next() *waiting {
 	l := q.turn[0]
 	if l.credit <= 0 { // a turn begins; one that a full batch cut short goes on
 		if l.credit += turnBytes; l.credit <= 0 {
-			q.turn = append(q.turn[1:], l)
+			q.pass()
 			return nil
 		}
 	}
@@ -101,12 +102,18 @@ func (q *queue) next() *waiting {
 	switch {
 	case len(l.waiting) == 0:
 		delete(q.lines, l.source)
-		q.turn = q.turn[1:]
+		q.turn = slices.Delete(q.turn, 0, 1)
 	case l.credit <= 0:
-		q.turn = append(q.turn[1:], l)
+		q.pass()
 	}
 	q.room.end(l.source, 1)
 	return w
+}
+
+// pass gives the turn to the next line.
+func (q *queue) pass() {
+	first := q.turn[0]
+	q.turn[copy(q.turn, q.turn[1:])] = first
 }
 
 // lengths is how many deliveries wait of each source that has any, and since when the oldest of all does; zero for none.

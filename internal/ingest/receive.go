@@ -15,8 +15,9 @@ import (
 // receive takes one delivery: limits, proof, identity, commit, receipt, in this order.
 func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 	req := c.Request()
-	release, body, err := s.read(v.ep, req)
-	defer func() { release() }()
+	v.memory = part{of: s.memory, source: v.ep.Config.Name}
+	defer v.memory.release()
+	body, err := read(v.ep, req, &v.memory)
 	if err != nil {
 		return nil, err
 	}
@@ -27,9 +28,8 @@ func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 	if err != nil || v.greeting != nil {
 		return v.greeting, err
 	}
-	// The time for the request is over with its body; what net/http still reads is only whether the sender is there.
-	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{}) // a writer without deadlines has none to lift
-	if err := s.store(v, d, verification, &release); err != nil {
+	s.liftReadDeadline(c, v)
+	if err := s.store(v, d, verification); err != nil {
 		return nil, err
 	}
 	v.result = "accepted"
@@ -38,14 +38,23 @@ func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 			return reply, nil
 		}
 	}
-	return receiptsReply(v.receipts)
+	return receiptsReply(v.receipts), nil
+}
+
+// slowRead is how long a request may have been read until now without its deadline being near: most need not pay for lifting it.
+const slowRead = time.Second
+
+// liftReadDeadline ends the time for a request with its body; what net/http still reads is only whether the sender is there.
+func (s *Server) liftReadDeadline(c echo.Context, v *visit) {
+	if s.Now().Sub(v.began) > slowRead {
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{}) // a writer without deadlines has none to lift
+	}
 }
 
 // prove verifies a delivery and names its events. Only what it lets pass may reach the database; what it refuses is kept apart.
 // A delivery that the provider wants greeted is no event: v.greeting is its answer.
 func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, error) {
-	_, span := s.tracer.Start(v.ctx, "verify")
-	defer span.End()
+	defer s.startSpan(v, "verify").End()
 	verification, err := v.ep.Provider.Verify(v.ep.Config, d)
 	if g, ok := v.ep.Provider.(provider.Greeter); ok && err == nil {
 		if v.greeting = g.Greet(v.ep.Config, d); v.greeting != nil {
@@ -67,60 +76,49 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 }
 
 // store waits for a delivery's receipts. Once it is in the queue its memory is the queue's to release.
-func (s *Server) store(v *visit, d *provider.Delivery, verification provider.Verification, release *func()) error {
-	_, span := s.tracer.Start(v.ctx, "append")
-	defer span.End()
-	delivery, err := toAppend(v.ep, d, verification, v.events)
-	if err != nil {
-		return err
-	}
-	w := &waiting{ep: v.ep, delivery: delivery, trace: v.trace(), release: *release}
+func (s *Server) store(v *visit, d *provider.Delivery, verification provider.Verification) error {
+	defer s.startSpan(v, "append").End()
+	w := s.appender.waiting(waiting{ep: v.ep, delivery: toAppend(v.ep, d, verification, v.events), trace: v.trace(), memory: v.memory})
 	if err := s.appender.enqueue(w); err != nil {
 		return err
 	}
-	*release = func() {}
+	v.memory = part{}
+	var err error
 	v.receipts, err = s.appender.wait(w)
 	return err
 }
 
-// read takes the body within all bounds. Its memory is given back by release, which is never nil.
-func (s *Server) read(ep Endpoint, req *http.Request) (release func(), body []byte, err error) {
+// read takes the body within all bounds, in memory that grows with it.
+func read(ep Endpoint, req *http.Request, memory *part) ([]byte, error) {
 	for _, enc := range req.Header.Values("Content-Encoding") {
 		if enc != "" && !strings.EqualFold(enc, "identity") {
-			return func() {}, nil, errEncoding
+			return nil, errEncoding
 		}
 	}
 	if req.ContentLength > ep.MaxBody {
-		return func() {}, nil, errTooLarge
+		return nil, errTooLarge
 	}
-	var held int64
-	release = func() {
-		if held > 0 {
-			s.memory.end(ep.Config.Name, held)
-		}
-	}
-	body, err = s.readBody(req, ep, &held)
-	return release, body, err
+	return readBody(req, ep, memory)
 }
 
 // readStep is how much memory a delivery gets at first; more only as its bytes arrive, so that connections which announce
 // much and send nothing hold next to nothing.
 const readStep = 32 << 10
 
-// readBody reads a body into memory that it takes from its source's share as the body grows; held is what it took.
-func (s *Server) readBody(req *http.Request, ep Endpoint, held *int64) ([]byte, error) {
+// readBody reads a body into memory that it takes from its source's share as the body grows. A body whose length is known and small is
+// read into its last place at once.
+func readBody(req *http.Request, ep Endpoint, memory *part) ([]byte, error) {
 	most := ep.MaxBody + 1 // one more, to see the end without growing
 	if req.ContentLength >= 0 {
 		most = req.ContentLength + 1
 	}
-	size, take := int64(readStep), s.memory.begin
+	size := int64(readStep)
 	var body []byte
 	for {
 		size = min(size, most)
-		if !take(ep.Config.Name, size-*held) {
+		if !memory.grow(size) {
 			return nil, errFull
 		}
-		*held, take = size, s.memory.grow
 		body = append(make([]byte, 0, size), body...)
 		for len(body) < cap(body) {
 			n, err := req.Body.Read(body[len(body):cap(body)])
@@ -155,5 +153,6 @@ func (s *Server) challenge(c echo.Context, v *visit) (*provider.Reply, error) {
 
 // delivery is a request in the provider's terms, without its body.
 func (v *visit) delivery(req *http.Request) *provider.Delivery {
-	return &provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header, ReceivedAt: v.began.UTC().Truncate(time.Microsecond)}
+	v.request = provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header, ReceivedAt: v.began.UTC().Truncate(time.Microsecond)}
+	return &v.request
 }

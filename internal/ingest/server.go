@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -67,7 +66,7 @@ type Options struct {
 	Settings  Settings
 	Logger    *slog.Logger
 	Metrics   prometheus.Registerer
-	// Tracer makes the spans; nil: the process's, which does nothing unless traces are exported.
+	// Tracer makes the spans; nil where traces are not exported: then none are made.
 	Tracer trace.Tracer
 	// Now is the gateway's clock.
 	Now func() time.Time
@@ -81,17 +80,13 @@ type Server struct {
 	rejections *recorder
 	memory     *shares
 	endpoints  atomic.Pointer[map[string]Endpoint]
-	tracer     trace.Tracer
 	stopping   atomic.Bool
 	pings      cached
 }
 
 // New returns a server; nothing is written before Run.
 func New(o Options) (*Server, error) {
-	s := &Server{Options: o, memory: newShares(o.Settings.QueueBytes), tracer: o.Tracer}
-	if s.tracer == nil {
-		s.tracer = otel.Tracer("github.com/postern-gateway/postern/internal/ingest")
-	}
+	s := &Server{Options: o, memory: newShares(o.Settings.QueueBytes)}
 	s.metrics.build()
 	s.appender = newAppender(s)
 	s.rejections = newRecorder(s)

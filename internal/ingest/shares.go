@@ -57,6 +57,30 @@ func (s *shares) end(source string, amount int64) {
 	s.held[source] = h
 }
 
+// part is a part of a source's holding that grows piece by piece. The zero part is nothing.
+type part struct {
+	of     *shares
+	source string
+	amount int64
+}
+
+// grow makes the part as large as that; false where it is more than the source's share.
+func (p *part) grow(amount int64) bool {
+	if p.amount == 0 && !p.of.begin(p.source, amount) || p.amount > 0 && !p.of.grow(p.source, amount-p.amount) {
+		return false
+	}
+	p.amount = amount
+	return true
+}
+
+// release gives the part back.
+func (p *part) release() {
+	if p.amount > 0 {
+		p.of.end(p.source, p.amount)
+	}
+	*p = part{}
+}
+
 // inUse is what all sources hold together.
 func (s *shares) inUse() int64 {
 	s.mu.Lock()

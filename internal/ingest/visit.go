@@ -38,6 +38,11 @@ type visit struct {
 	receipts []events.Receipt
 	ctx      context.Context
 	span     trace.Span
+	// request is the delivery in the provider's terms, and memory what its body takes until the queue has it.
+	request provider.Delivery
+	memory  part
+	// values are of the answer's headers.
+	values []string
 }
 
 // door answers a request to a source, whatever becomes of it. Nothing is written before everything about it is counted.
@@ -57,8 +62,8 @@ func (s *Server) door(c echo.Context) error {
 		p := problemOf(err)
 		v.result, reply = p.outcome, p.reply()
 	}
-	s.told(v, reply, err)
-	return write(c, reply)
+	s.told(c, v, reply, err)
+	return v.write(c, reply)
 }
 
 // answer decides by source and method.
@@ -108,7 +113,7 @@ func checked(r *provider.Reply) (*provider.Reply, error) {
 const shownEvents = 10
 
 // told counts and logs a visit, and puts into the answer's headers how to find it again.
-func (s *Server) told(v *visit, reply *provider.Reply, err error) {
+func (s *Server) told(c echo.Context, v *visit, reply *provider.Reply, err error) {
 	took := s.Now().Sub(v.began)
 	source := ""
 	if v.ep.Config != nil {
@@ -137,7 +142,7 @@ func (s *Server) told(v *visit, reply *provider.Reply, err error) {
 	}
 	ids := v.ids()
 	if reply.Status/100 == 2 {
-		v.headers(reply, ids)
+		v.headers(c.Response().Header(), ids)
 	}
 	s.log(v, reply, err, took, ids, duplicates)
 	v.describe(reply, ids)
@@ -146,6 +151,9 @@ func (s *Server) told(v *visit, reply *provider.Reply, err error) {
 
 // ids are ours of the visit's events, the first few, separated by commas.
 func (v *visit) ids() string {
+	if len(v.receipts) == 1 {
+		return strconv.FormatInt(v.receipts[0].ID, 10)
+	}
 	ids := make([]string, 0, shownEvents)
 	for _, r := range v.receipts[:min(len(v.receipts), shownEvents)] {
 		ids = append(ids, strconv.FormatInt(r.ID, 10))
@@ -153,16 +161,22 @@ func (v *visit) ids() string {
 	return strings.Join(ids, ",")
 }
 
-func (v *visit) headers(reply *provider.Reply, ids string) {
-	if reply.Header = reply.Header.Clone(); reply.Header == nil {
-		reply.Header = http.Header{}
-	}
+func (v *visit) headers(h http.Header, ids string) {
 	if ids != "" || v.result == "greeting" { // whoever sends by hand sees that it was taken and nothing is stored
-		reply.Header.Set("Postern-Event", ids)
+		v.set(h, "Postern-Event", ids)
 	}
 	if sc := v.span.SpanContext(); sc.IsSampled() {
-		reply.Header.Set("Postern-Trace-Id", sc.TraceID().String())
+		v.set(h, "Postern-Trace-Id", sc.TraceID().String())
 	}
+}
+
+// set sets a header, whose name is in canonical form, in the visit's own memory.
+func (v *visit) set(h http.Header, name, value string) {
+	if v.values == nil {
+		v.values = make([]string, 0, 8)
+	}
+	v.values = append(v.values, value)
+	h[name] = v.values[len(v.values)-1 : len(v.values) : len(v.values)]
 }
 
 // log writes the visit's line. A stranger's text in it is short and quoted.
@@ -174,7 +188,7 @@ func (s *Server) log(v *visit, reply *provider.Reply, err error, took time.Durat
 	if !s.Logger.Enabled(v.ctx, level) {
 		return
 	}
-	attrs := []slog.Attr{slog.String("source", shortened(v.asked)), slog.String("result", v.result), slog.Int("status", reply.Status)}
+	attrs := append(make([]slog.Attr, 0, 16), slog.String("source", shortened(v.asked)), slog.String("result", v.result), slog.Int("status", reply.Status))
 	if v.reason != "" {
 		attrs = append(attrs, slog.String("reason", string(v.reason)))
 	}
@@ -192,8 +206,23 @@ func (s *Server) log(v *visit, reply *provider.Reply, err error, took time.Durat
 	s.Logger.LogAttrs(v.ctx, level, "delivery", attrs...)
 }
 
+// noSpan is the span of what nobody traces: it does nothing.
+var noSpan = trace.SpanFromContext(context.Background())
+
+// startSpan begins a part of a visit's trace.
+func (s *Server) startSpan(v *visit, name string) trace.Span {
+	if s.Tracer == nil {
+		return noSpan
+	}
+	_, span := s.Tracer.Start(v.ctx, name)
+	return span
+}
+
 // startTrace begins a trace of our own. A stranger's is linked to, never continued: nobody else chooses what we sample.
 func (s *Server) startTrace(req *http.Request) (context.Context, trace.Span) {
+	if s.Tracer == nil {
+		return context.Background(), noSpan
+	}
 	options := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindServer)}
 	if req.Header.Get("Traceparent") != "" {
 		if theirs := (propagation.TraceContext{}).Extract(context.Background(), propagation.HeaderCarrier(req.Header)); trace.SpanContextFromContext(theirs).IsValid() {
@@ -204,7 +233,7 @@ func (s *Server) startTrace(req *http.Request) (context.Context, trace.Span) {
 	if !slices.Contains([]string{http.MethodPost, http.MethodGet, http.MethodHead, http.MethodOptions}, method) {
 		method = "HTTP" // a stranger may write anything
 	}
-	return s.tracer.Start(context.Background(), method+" /webhooks/{source}", options...)
+	return s.Tracer.Start(context.Background(), method+" /webhooks/{source}", options...)
 }
 
 // trace is the visit's W3C traceparent, "" where it is not sampled.
@@ -235,17 +264,18 @@ func (v *visit) describe(reply *provider.Reply, ids string) {
 }
 
 // write sends an answer. The sender may be gone.
-func write(c echo.Context, r *provider.Reply) error {
+func (v *visit) write(c echo.Context, r *provider.Reply) error {
 	w := c.Response()
+	h := w.Header()
 	for name, values := range r.Header {
-		w.Header()[name] = values
+		h[name] = values
 	}
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	v.set(h, "X-Content-Type-Options", "nosniff")
 	bodiless := r.Status == http.StatusNoContent
 	if !bodiless {
-		w.Header().Set("Content-Length", strconv.Itoa(len(r.Body)))
+		v.set(h, "Content-Length", strconv.Itoa(len(r.Body)))
 		if r.ContentType != "" && len(r.Body) > 0 {
-			w.Header().Set("Content-Type", r.ContentType)
+			v.set(h, "Content-Type", r.ContentType)
 		}
 	}
 	w.WriteHeader(r.Status)

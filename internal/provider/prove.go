@@ -26,7 +26,11 @@ func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification
 		secrets[i] = secret.Value
 	}
 	r := Request(src, d)
-	present := slices.DeleteFunc(slices.Clone(schemes), func(s *signature.Scheme) bool { return !s.Present(r) })
+	absent := func(s *signature.Scheme) bool { return !s.Present(r) }
+	present := schemes
+	if slices.ContainsFunc(schemes, absent) {
+		present = slices.DeleteFunc(slices.Clone(schemes), absent)
+	}
 	if len(present) > 0 {
 		schemes = present
 	}

@@ -167,12 +167,16 @@ func TestOfferNeverBlocks(t *testing.T) {
 func TestHungServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b, proxy := setup(t, 1000, true)
-	b.PublishOnce(b.conn.JetStream(), event(0))
+	window, err := b.Window()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.PublishOnce(t.Context(), window, event(0))
 	proxy.Stall()
 	began, longest := time.Now(), time.Duration(0)
 	testkit.Eventually(t, patience, func() error {
 		call := time.Now()
-		b.PublishOnce(b.conn.JetStream(), event(1))
+		b.PublishOnce(t.Context(), window, event(1))
 		longest = max(longest, time.Since(call))
 		if b.conn.Connected() {
 			return errors.New("still thought connected")

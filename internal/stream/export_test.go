@@ -1,6 +1,9 @@
 package stream
 
 import (
+	"context"
+	"time"
+
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -24,10 +27,38 @@ func RoundTrip(e Event) (*nats.Msg, Event, error) {
 // ParseEvent reads a message that anybody may have sent.
 var ParseEvent = parseEvent
 
+// Window is what the publisher's loop publishes through.
+type Window = window
+
+// InFlight is how many messages a window has unanswered at most.
+const InFlight = maxInFlight
+
+// ErrNoRoom is what a full window says.
+var ErrNoRoom = errNoRoom
+
+// OpenWindow opens a window of a connection.
+func (c *Conn) OpenWindow(counts func(acknowledged, failed int)) (*Window, error) {
+	return newWindow(c.nc, counts)
+}
+
+// Publish sends a message through a window.
+func (w *window) Publish(subject string) error {
+	return w.publish(&nats.Msg{Subject: subject, Data: []byte("x")})
+}
+
+// Expire gives up on what is unanswered as of a time.
+func (w *window) Expire(now time.Time) { w.expire(now) }
+
+// Unanswered is how many messages wait for an answer.
+func (w *window) Unanswered() int { return w.unanswered() }
+
+// Window opens what the publisher's loop publishes through.
+func (p *Publisher) Window() (*Window, error) { return newWindow(p.conn.nc, p.counted) }
+
 // PublishOnce publishes as the publisher's loop does, with its gate open.
-func (p *Publisher) PublishOnce(js jetstream.JetStream, e Event) {
+func (p *Publisher) PublishOnce(ctx context.Context, w *Window, e Event) {
 	p.open = true
-	p.publish(js, e.message(MaxBody))
+	p.publish(ctx, w, e.message(MaxBody), nil)
 }
 
 // JetStream is the connection's own.

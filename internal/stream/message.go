@@ -38,6 +38,9 @@ type Event struct {
 // Token writes s as subject tokens: split at dots, every byte outside [A-Za-z0-9_-] as =XX, an empty token as "=", and cut with
 // a hash when longer than 200 bytes.
 func Token(s string) string {
+	if plain(s) {
+		return s
+	}
 	var b strings.Builder
 	for i, token := range strings.Split(s, ".") {
 		if i > 0 {
@@ -47,7 +50,7 @@ func Token(s string) string {
 			b.WriteByte('=')
 		}
 		for _, c := range []byte(token) {
-			if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' {
+			if tokenByte(c) {
 				b.WriteByte(c)
 			} else {
 				fmt.Fprintf(&b, "=%02X", c)
@@ -61,11 +64,31 @@ func Token(s string) string {
 	return strings.TrimRight(b.String()[:160], ".=") + "-" + hex.EncodeToString(sum[:8])
 }
 
+// plain tells whether s is subject tokens as it is.
+func plain(s string) bool {
+	last := byte('.')
+	for i := range len(s) {
+		c := s[i]
+		if !tokenByte(c) && (c != '.' || last == '.') {
+			return false
+		}
+		last = c
+	}
+	return last != '.' && len(s) <= 200
+}
+
+func tokenByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
+
 // traceHeader is W3C Trace Context's, so that a consumer's own tracing finds it.
 const traceHeader = "traceparent"
 
 // maxNames bounds what a message says in headers; above it the message is a claim check for those too.
 const maxNames = 8 << 10
+
+// mostHeaders is how many headers a message of ours may have.
+const mostHeaders = 16
 
 // message makes the NATS message of an event, whose body travels up to largest bytes. Header values are percent-encoded where
 // they are not plain ASCII.
@@ -73,10 +96,12 @@ func (e *Event) message(largest int) *nats.Msg {
 	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
 		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
 	}
-	m := &nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: nats.Header{}, Data: e.Body}
+	m := &nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: make(nats.Header, mostHeaders), Data: e.Body}
+	values := make([]string, 0, mostHeaders) // one piece of memory for all
 	set := func(name, value string) {
 		if value != "" {
-			m.Header[name] = []string{escape(value)}
+			values = append(values, escape(value))
+			m.Header[name] = values[len(values)-1 : len(values) : len(values)]
 		}
 	}
 	set("Postern-Schema", "1")

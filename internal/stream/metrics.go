@@ -12,6 +12,8 @@ type publisherMetrics struct {
 	age      prometheus.Gauge
 	share    prometheus.Gauge
 	results  *prometheus.CounterVec
+	// acknowledged and failed are of results.
+	acknowledged, failed prometheus.Counter
 }
 
 // lag shows a reading.
@@ -42,8 +44,9 @@ func (p *Publisher) register(reg prometheus.Registerer) error {
 	for _, r := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
 		m.results.WithLabelValues(r)
 	}
+	m.acknowledged, m.failed = m.results.WithLabelValues("acknowledged"), m.results.WithLabelValues("failed")
 	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_publish_queue_events", Help: "Stored events that wait to be published."},
-		func() float64 { return float64(len(p.queue)) })
+		func() float64 { return float64(p.count.Load()) })
 	bytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_publish_queue_bytes", Help: "Bytes of bodies that wait to be published."},
 		func() float64 { return float64(p.waiting.Load()) })
 	for _, c := range []prometheus.Collector{m.messages, m.age, m.share, m.results, waiting, bytes} {

@@ -18,7 +18,8 @@ import (
 type Publisher struct {
 	conn    *Conn
 	limits  Limits
-	queue   chan *nats.Msg
+	queue   chan []*nats.Msg
+	count   atomic.Int64 // messages in queue
 	waiting atomic.Int64 // bytes of bodies in queue
 	log     *slog.Logger
 	open    bool // owned by Run
@@ -37,63 +38,100 @@ const gateShare = 0.25
 
 // NewPublisher returns a publisher to be driven by Run.
 func NewPublisher(conn *Conn, limits Limits, log *slog.Logger, reg prometheus.Registerer) (*Publisher, error) {
-	p := &Publisher{conn: conn, limits: limits, queue: make(chan *nats.Msg, publishQueue), log: log}
+	p := &Publisher{conn: conn, limits: limits, queue: make(chan []*nats.Msg, publishQueue), log: log}
 	return p, p.register(reg)
 }
 
-// Offer takes events for publishing. It never blocks; what does not fit is counted and left to the auditor.
+// Offer takes events for publishing, those of a batch at once. It never blocks; what does not fit is counted and left to the auditor.
 func (p *Publisher) Offer(evs ...Event) {
 	largest := p.conn.LargestBody()
+	msgs := make([]*nats.Msg, 0, len(evs))
 	for i := range evs {
 		m := evs[i].message(largest)
-		if p.waiting.Load() > publishQueueBytes {
+		if !p.admit() {
 			p.metrics.results.WithLabelValues("overflowed").Inc()
 			continue
 		}
 		p.waiting.Add(int64(len(m.Data)))
-		select {
-		case p.queue <- m:
-		default:
-			p.waiting.Add(-int64(len(m.Data)))
-			p.metrics.results.WithLabelValues("overflowed").Inc()
-		}
+		msgs = append(msgs, m)
 	}
+	if len(msgs) > 0 {
+		p.queue <- msgs // there is room: each has at least one message, of which there are no more than it holds
+	}
+}
+
+// admit counts a message in, if there is room for it.
+func (p *Publisher) admit() bool {
+	if p.waiting.Load() > publishQueueBytes {
+		return false
+	}
+	if p.count.Add(1) > publishQueue {
+		p.count.Add(-1)
+		return false
+	}
+	return true
 }
 
 // Run publishes what is offered until ctx ends, then flushes for up to 5 s.
 func (p *Publisher) Run(ctx context.Context) error {
-	js, err := jetstream.New(p.conn.nc, jetstream.WithPublishAsyncMaxPending(maxInFlight), jetstream.WithPublishAsyncTimeout(publishTimeout),
-		jetstream.WithPublishAsyncAckHandler(func(jetstream.JetStream, *nats.Msg, *jetstream.PubAck) {
-			p.metrics.results.WithLabelValues("acknowledged").Inc()
-		}),
-		jetstream.WithPublishAsyncErrHandler(func(jetstream.JetStream, *nats.Msg, error) { p.metrics.results.WithLabelValues("failed").Inc() }))
+	w, err := newWindow(p.conn.nc, p.counted)
 	if err != nil {
-		return fmt.Errorf("open jetstream: %w", err)
+		return fmt.Errorf("subscribe to answers: %w", err)
 	}
+	defer w.close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	p.gate(ctx)
 	for {
 		select {
-		case m := <-p.queue:
-			p.publish(js, m)
-		case <-tick.C:
-			p.gate(ctx)
+		case msgs := <-p.queue:
+			p.publishAll(ctx, w, msgs, tick.C)
+		case now := <-tick.C:
+			p.tick(ctx, w, now)
 		case <-ctx.Done():
-			p.flush(js)
+			p.flush(w)
 			return nil
 		}
 	}
 }
 
-func (p *Publisher) publish(js jetstream.JetStream, m *nats.Msg) {
-	p.waiting.Add(-int64(len(m.Data)))
-	if !p.open || !p.conn.Connected() {
-		p.metrics.results.WithLabelValues("withheld").Inc()
-		return
+func (p *Publisher) counted(acknowledged, failed int) {
+	p.metrics.acknowledged.Add(float64(acknowledged))
+	p.metrics.failed.Add(float64(failed))
+}
+
+// tick is done once a second.
+func (p *Publisher) tick(ctx context.Context, w *window, now time.Time) {
+	w.expire(now)
+	p.gate(ctx)
+}
+
+func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*nats.Msg, tick <-chan time.Time) {
+	for _, m := range msgs {
+		p.publish(ctx, w, m, tick)
 	}
-	if _, err := js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0)); err != nil {
-		p.metrics.results.WithLabelValues("failed").Inc()
+}
+
+// publish sends a message, when there is room for it. An error is counted where it happened.
+func (p *Publisher) publish(ctx context.Context, w *window, m *nats.Msg, tick <-chan time.Time) {
+	p.count.Add(-1)
+	p.waiting.Add(-int64(len(m.Data)))
+	for {
+		if !p.open || !p.conn.Connected() {
+			p.metrics.results.WithLabelValues("withheld").Inc()
+			return
+		}
+		if !errors.Is(w.publish(m), errNoRoom) {
+			return
+		}
+		select {
+		case <-w.room:
+		case now := <-tick:
+			p.tick(ctx, w, now)
+		case <-ctx.Done():
+			p.metrics.results.WithLabelValues("withheld").Inc()
+			return
+		}
 	}
 }
 
@@ -124,21 +162,26 @@ func (p *Publisher) gate(ctx context.Context) {
 	p.open = lag.Share <= gateShare
 }
 
-func (p *Publisher) flush(js jetstream.JetStream) {
-	deadline := time.After(5 * time.Second)
-	for {
+// flushWithin is how long a stop may take to publish what waits.
+const flushWithin = 5 * time.Second
+
+func (p *Publisher) flush(w *window) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
+	defer cancel()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for ctx.Err() == nil {
 		select {
-		case m := <-p.queue:
-			p.publish(js, m)
+		case msgs := <-p.queue:
+			p.publishAll(ctx, w, msgs, tick.C)
 			continue
 		default:
 		}
 		break
 	}
-	select {
-	case <-js.PublishAsyncComplete():
-	case <-deadline:
-		p.log.Warn("publishing not finished within 5 s; the auditor brings back what is left", "messages", js.PublishAsyncPending())
+	w.wait(ctx)
+	if left := int64(w.unanswered()) + p.count.Load(); left > 0 {
+		p.log.Warn("publishing not finished within 5 s; the auditor brings back what is left", "messages", left)
 	}
 }
 

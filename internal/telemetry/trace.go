@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // flushWithin is the part of a stop that the last spans may take; a collector that does not answer costs no more.
@@ -43,6 +44,14 @@ func StartTraces(ctx context.Context, o TraceOptions) (stop func(context.Context
 		return func(context.Context) error { return nil }
 	}
 	return stop
+}
+
+// Tracer makes the spans of a package; nil where StartTraces started nothing, so that nobody pays for spans that go nowhere.
+func Tracer(name string) trace.Tracer {
+	if p, ok := otel.GetTracerProvider().(*sdktrace.TracerProvider); ok {
+		return p.Tracer(name)
+	}
+	return nil
 }
 
 // traceEndpoint is the collector that the environment names; wanted is false where it names none or turns tracing off.
