@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,7 +146,10 @@ func (a *appender) write(ctx context.Context, writer int) {
 	}
 }
 
+// gather takes what waits. Whoever is about to join may do so first: most of those just answered come again at once, and a batch of
+// one costs as much as one of twenty.
 func (a *appender) gather() []*waiting {
+	runtime.Gosched()
 	return a.queue.gather(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
 }
 
