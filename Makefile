@@ -6,10 +6,10 @@ TIMEOUT ?= 8m
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check race build image prerequisites servers
+.PHONY: help dev test check race bench bench-quick bench-profile bench-gate bench-record build image prerequisites servers
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Not `go run`: that neither passes signals on nor returns the status. Unstamped, since git may refuse another user's checkout.
 dev: servers ## run everything in one process, state in .postern (ARGS="--listen ... --dir ...")
@@ -19,6 +19,7 @@ dev: servers ## run everything in one process, state in .postern (ARGS="--listen
 test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own, and against official SDKs
 	go test -timeout $(TIMEOUT) ./...
 	cd test/oracles && go test -timeout $(TIMEOUT) . -rapid.seed=20261121
+	cd bench && go test -timeout $(TIMEOUT) ./...
 
 check: ## format, vet, staticcheck, architecture, modules, generated pages: what CI runs after the tests
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "run gofmt -w on:"; echo "$$bad"; exit 1; fi
@@ -27,10 +28,29 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 	go test -count=1 ./internal/archtest
 	go mod tidy -diff
 	cd test/oracles && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
+	cd bench && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	@if [ -d internal/config/gendoc ]; then echo "go run ./internal/config/gendoc -check"; go run ./internal/config/gendoc -check; fi
 
 race: servers ## run the tests of everything concurrent under the race detector (needs a C compiler)
 	go test -race -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
+
+# Built first: `go run` hides the status, and a build must not run beside what is measured.
+BENCH = cd bench && go build -buildvcs=false -o ../bin/bench . && exec ../bin/bench
+
+bench: servers ## measure everything beside the references, about an hour (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
+	@$(BENCH) $(ARGS)
+
+bench-quick: servers ## the main rows, short: under three minutes
+	@$(BENCH) -quick $(ARGS)
+
+bench-profile: servers ## profiles of gateway, processor and references under load, into bench/out/profiles
+	@$(BENCH) -profile out/profiles $(ARGS)
+
+bench-gate: servers ## a minute of measuring against bench/gate.json: fails if something became much worse
+	@$(BENCH) -gate $(ARGS)
+
+bench-record: servers ## write bench/gate.json again
+	@$(BENCH) -gate-record $(ARGS)
 
 build: ## build the programs into bin/
 	go build -o bin/ ./cmd/...

@@ -1,52 +1,95 @@
-// Command bench measures Postern beside references on one machine: see docs/benchmarks.md.
+// Command bench measures Postern beside references on one machine: see docs/benchmarks.md. It runs in the folder bench.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
-	"time"
+	"strings"
+	"syscall"
+	"text/tabwriter"
 
-	"github.com/postern-gateway/postern/bench/machine"
-	"github.com/postern-gateway/postern/bench/suite"
+	"github.com/postern-gateway/postern/bench/plan"
 )
 
+// options are what the command line says.
+type options struct {
+	quick, list, strict, docs, gate, record bool
+	only, out, dir, profile                 string
+	rounds                                  int
+}
+
 func main() {
-	if err := run(); err != nil {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run() (err error) {
-	dir := flag.String("dir", "", "folder for everything that is stored; a new one below the system's for temporary files if empty")
-	conns := flag.Int("c", 64, "connections")
-	rate := flag.Float64("rate", 0, "")
-	rounds := flag.Int("rounds", 3, "")
-	secs := flag.Duration("for", 5*time.Second, "")
-	dup := flag.Float64("dup", 0, "")
-	body := flag.Int("body", 2400, "")
+func parse() (options, error) {
+	var o options
+	flag.BoolVar(&o.quick, "quick", false, "the main rows, short: in under three minutes")
+	flag.BoolVar(&o.list, "list", false, "list the rows and how long they take, about")
+	flag.BoolVar(&o.strict, "strict", false, "exit with status 1 if a bound does not hold")
+	flag.BoolVar(&o.docs, "docs", false, "write docs/benchmarks.md and its pictures from -out's results.json, or if there is none from those that the page was made of")
+	flag.BoolVar(&o.gate, "gate", false, "compare a minute of measuring with gate.json: exit status 1 if something became much worse")
+	flag.BoolVar(&o.record, "gate-record", false, "measure what -gate compares with and write gate.json")
+	flag.StringVar(&o.only, "only", "", "only these rows, separated by commas; a * at the end stands for any end")
+	flag.StringVar(&o.out, "out", "out", "folder for results.json, results.md and the pictures")
+	flag.StringVar(&o.dir, "dir", "", "folder below which PostgreSQL and NATS store; by default the system's for temporary files. It must lie on the disk that is to be measured")
+	flag.StringVar(&o.profile, "profile", "", "instead of measuring, put profiles of Postern and the references under load into this folder")
+	flag.IntVar(&o.rounds, "rounds", 0, "rounds of the main rows; by default 5, with -quick 2")
 	flag.Parse()
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer cancel()
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	m, err := machine.Start(ctx, *dir, log)
+	if flag.NArg() > 0 {
+		return o, fmt.Errorf("unexpected %q: rows are chosen with -only", flag.Args())
+	}
+	return o, nil
+}
+
+func run(ctx context.Context) error {
+	o, err := parse()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if e := m.Stop(); err == nil {
-			err = e
-		}
-	}()
-	s := suite.New(m, log)
-	targets := flag.Args()
-	samples, err := s.Compare(ctx, "try", *rounds, suite.Shape{Connections: *conns, Rate: *rate, Body: *body, For: *secs, Sources: 1, Duplicates: *dup}, targets...)
-	for _, x := range samples {
-		fmt.Printf("%-10s %7.0f/s p50 %.2f p99 %.2f p999 %.2f max %.1f err %d cpu %.0f %v wal %.0f mem %v %v\n", x.Target, x.Rate, x.P50, x.P99, x.P999, x.Max, x.Errors, x.ServerCPU(), x.CPU, x.WAL, x.Memory, x.More)
+	rows := plan.Full(o.rounds)
+	if o.quick {
+		rows = plan.Quick(o.rounds)
 	}
-	return err
+	if o.only != "" {
+		if rows, err = plan.Choose(rows, strings.Split(o.only, ",")); err != nil {
+			return err
+		}
+	}
+	p := newProgress(os.Stderr)
+	log := slog.New(p)
+	switch {
+	case o.list:
+		return list(rows)
+	case o.docs:
+		return document(o.out)
+	case o.profile != "":
+		return takeProfiles(ctx, o, log)
+	case o.gate:
+		return gated(ctx, o, log)
+	case o.record:
+		return record(ctx, o, log)
+	}
+	return measure(ctx, o, rows, p, log)
 }
+
+func list(rows []plan.Row) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", row.Name, clock(row.Takes), row.About)
+	}
+	fmt.Fprintf(w, "in all, about\t%s\n", clock(plan.Estimate(rows)))
+	return w.Flush()
+}
+
+var errBounds = errors.New("not all bounds hold")

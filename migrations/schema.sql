@@ -113,6 +113,17 @@ CREATE TABLE postern.events (
     CONSTRAINT events_origin_check CHECK ((origin = ANY (ARRAY['webhook'::text, 'reconcile'::text, 'hint'::text, 'import'::text])))
 )
 PARTITION BY RANGE (id);
+ALTER TABLE ONLY postern.events ALTER COLUMN event_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN event_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN origin SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN api_version SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN headers SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN verification SET STORAGE MAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN fingerprint SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.events ALTER COLUMN body SET STORAGE MAIN;
 ALTER TABLE ONLY postern.events ALTER COLUMN body SET COMPRESSION lz4;
 
 ALTER TABLE postern.events OWNER TO postern_maintenance;
@@ -301,7 +312,8 @@ CREATE TABLE postern.event_keys (
     key bytea NOT NULL,
     id bigint NOT NULL,
     fingerprint bytea NOT NULL
-);
+)
+WITH (autovacuum_analyze_threshold='20000');
 
 ALTER TABLE postern.event_keys OWNER TO postern_maintenance;
 

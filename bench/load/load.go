@@ -1,15 +1,9 @@
 package load
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +30,8 @@ type Result struct {
 	// Answered are 2xx; Refused any other answer; Broken are requests without an answer. Errors has a few of them in words.
 	Answered, Refused, Broken int64
 	Errors                    []string
+	// Status counts all answers by their status.
+	Status map[int]int64
 	// Took is from the first send to the last answer.
 	Took time.Duration
 	// Latency is in microseconds, of answered deliveries.
@@ -69,20 +65,20 @@ type run struct {
 
 // Run sends deliveries, from the given one on, and waits for the answers.
 func Run(ctx context.Context, d *Deliveries, from int, o Options) (*Result, error) {
-	r := &run{o: o, d: d, from: from, result: Result{Latency: newHistogram()}}
+	r := &run{o: o, d: d, from: from, result: Result{Latency: newHistogram(), Status: map[int]int64{}}}
 	r.next.Store(int64(from))
-	conns := make([]net.Conn, 0, o.Connections)
+	links := make([]*link, 0, o.Connections)
 	defer func() {
-		for _, c := range conns {
-			_ = c.Close()
+		for _, l := range links {
+			l.close()
 		}
 	}()
 	for range o.Connections {
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", o.Address)
+		l, err := dial(ctx, o.Address)
 		if err != nil {
-			return nil, fmt.Errorf("connect %d of %d: %w", len(conns)+1, o.Connections, err)
+			return nil, fmt.Errorf("connect %d of %d: %w", len(links)+1, o.Connections, err)
 		}
-		conns = append(conns, c)
+		links = append(links, l)
 	}
 	runtime.GC() // what was made before shall not be collected during the run
 	r.began = time.Now()
@@ -92,8 +88,8 @@ func Run(ctx context.Context, d *Deliveries, from int, o Options) (*Result, erro
 		r.due = make(chan int, d.Len()-from)
 		wg.Go(func() { r.pace(ctx) })
 	}
-	for _, c := range conns {
-		wg.Go(func() { r.drive(ctx, c) })
+	for _, l := range links {
+		wg.Go(func() { r.drive(ctx, l) })
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
@@ -136,44 +132,54 @@ func (r *run) pace(ctx context.Context) {
 }
 
 // drive sends one delivery after the other over a connection.
-func (r *run) drive(ctx context.Context, c net.Conn) {
-	h := newHistogram()
-	in, buf := bufio.NewReaderSize(c, 4<<10), make([]byte, 0, 64<<10)
-	var answered, refused, broken int64
-	var troubles []string
-	trouble := func(err error) {
-		if len(troubles) < 3 {
-			troubles = append(troubles, err.Error())
-		}
-	}
+func (r *run) drive(ctx context.Context, l *link) {
+	mine := Result{Latency: newHistogram(), Status: map[int]int64{}}
+	buf := make([]byte, 0, 64<<10)
 	for ctx.Err() == nil {
 		i, meant, ok := r.take()
 		if !ok {
 			break
 		}
 		buf = r.d.put(buf[:0], i)
-		err := post(c, in, buf)
-		var status statusError
-		switch {
-		case err == nil:
-			answered++
-			r.answered.Add(1)
-			_ = h.RecordValue(max(1, time.Since(meant).Microseconds())) // beyond a minute it is an error elsewhere
-			continue
-		case errors.As(err, &status):
-			refused++
-			trouble(err)
-			continue
+		status, err := l.post(ctx, buf)
+		if mine.count(status, err); err != nil {
+			break
 		}
-		broken++
-		trouble(err)
-		break
+		if status/100 == 2 {
+			r.answered.Add(1)
+			_ = mine.Latency.RecordValue(max(1, time.Since(meant).Microseconds())) // beyond a minute it is an error elsewhere
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.Answered, r.result.Refused, r.result.Broken = r.result.Answered+answered, r.result.Refused+refused, r.result.Broken+broken
-	r.result.Errors = append(r.result.Errors, troubles[:min(len(troubles), max(0, 5-len(r.result.Errors)))]...)
-	r.result.Latency.Merge(h)
+	r.result.add(&mine)
+}
+
+// count keeps what became of a request.
+func (r *Result) count(status int, err error) {
+	switch {
+	case err != nil:
+		r.Broken++
+		r.Errors = append(r.Errors, err.Error())
+		return
+	case status/100 == 2:
+		r.Answered++
+	default:
+		if r.Refused++; r.Refused <= 3 {
+			r.Errors = append(r.Errors, fmt.Sprintf("answered %d", status))
+		}
+	}
+	r.Status[status]++
+}
+
+// add takes over what another has counted.
+func (r *Result) add(o *Result) {
+	r.Answered, r.Refused, r.Broken = r.Answered+o.Answered, r.Refused+o.Refused, r.Broken+o.Broken
+	r.Errors = append(r.Errors, o.Errors[:min(len(o.Errors), max(0, 5-len(r.Errors)))]...)
+	for status, n := range o.Status {
+		r.Status[status] += n
+	}
+	r.Latency.Merge(o.Latency)
 }
 
 // take is the next delivery and the moment its latency counts from.
@@ -191,54 +197,4 @@ func (r *run) take() (i int, meant time.Time, ok bool) {
 	}
 	i = int(r.next.Add(1)) - 1
 	return i, now, i < r.d.Len()
-}
-
-type statusError int
-
-func (s statusError) Error() string { return "answered " + strconv.Itoa(int(s)) }
-
-// answerWithin is how long an answer may take.
-const answerWithin = 30 * time.Second
-
-// post sends a request and reads its answer: the status, and past the body.
-func post(c net.Conn, in *bufio.Reader, request []byte) error {
-	if err := c.SetDeadline(time.Now().Add(answerWithin)); err != nil {
-		return err
-	}
-	if _, err := c.Write(request); err != nil {
-		return err
-	}
-	line, err := in.ReadSlice('\n')
-	if err != nil {
-		return err
-	}
-	if len(line) < 12 {
-		return fmt.Errorf("answered %q", line)
-	}
-	status, err := strconv.Atoi(string(line[9:12]))
-	if err != nil {
-		return fmt.Errorf("answered %q", line)
-	}
-	length := 0
-	for {
-		if line, err = in.ReadSlice('\n'); err != nil {
-			return err
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 {
-			break
-		}
-		if name, value, _ := bytes.Cut(line, []byte(": ")); bytes.EqualFold(name, []byte("Content-Length")) {
-			if length, err = strconv.Atoi(string(value)); err != nil {
-				return err
-			}
-		}
-	}
-	if _, err := io.CopyN(io.Discard, in, int64(length)); err != nil {
-		return err
-	}
-	if status/100 != 2 {
-		return statusError(status)
-	}
-	return nil
 }

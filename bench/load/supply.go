@@ -23,80 +23,153 @@ type Supply struct {
 	Duplicates float64
 	// Sources are the names in the path, in turn.
 	Sources []string
-	// Objects is how many objects the deliveries are about, chosen at random; each event of one is a second later than the one before.
+	// Objects is how many objects the deliveries are about, chosen at random, 0: each is about one of its own. Each event of an object is
+	// a second later than the one before.
 	Objects int
 	Secret  []byte
-	// Spread is the time over which they will be sent: each is signed for its moment. 0: all for now.
+	// Spread is the time over which they will be sent: each is signed for its moment. 0: all for one.
 	Spread time.Duration
+	// Ahead is how far in the future the first is signed for. Half of the time that a long closed loop takes keeps all within the
+	// senders' tolerance, which goes both ways, at any rate.
+	Ahead time.Duration
 }
 
-// Deliveries are ready to be sent. Only what differs is kept for each: the end of the body is shared by many.
+// Deliveries are ready to be sent. Only what differs is kept for each, in a few bytes, so that millions fit and the collector has
+// nothing to look at; what they share is put around it while sending.
 type Deliveries struct {
-	fronts [][]byte
-	ends   [][]byte
-	// end says which end a delivery has.
-	end []uint8
+	run     string
+	now     time.Time
+	sources []string
+	ends    [][]byte
+	all     []delivery
+	updates []int32
+}
+
+// delivery is what tells one from another.
+type delivery struct {
+	event, object, update int32
+	source                uint16
+	end                   uint16
+	// stamp is the signed time in Unix seconds, mac the signature.
+	stamp int64
+	mac   [sha256.Size]byte
 }
 
 // ends is how many different ends of bodies there are.
 const ends = 64
 
 // Len is how many deliveries there are.
-func (d *Deliveries) Len() int { return len(d.fronts) }
+func (d *Deliveries) Len() int { return len(d.all) }
 
-// put writes the i-th request into a buffer.
-func (d *Deliveries) put(buf []byte, i int) []byte {
-	return append(append(buf, d.fronts[i]...), d.ends[d.end[i]]...)
+// Objects tells of each object how many different events there are about it; the last one's balance is that number.
+func (d *Deliveries) Objects() map[string]int {
+	out := make(map[string]int, len(d.updates))
+	for i, n := range d.updates {
+		if n > 0 {
+			out[d.object(int32(i))] = int(n)
+		}
+	}
+	return out
 }
+
+func (d *Deliveries) object(n int32) string { return fmt.Sprintf("cus_%s%07d", d.run, n) }
 
 // Make signs all deliveries of a supply.
 func Make(s Supply) *Deliveries {
-	d := &Deliveries{fronts: make([][]byte, s.Count), ends: make([][]byte, ends), end: make([]uint8, s.Count)}
-	rng := rand.New(rand.NewPCG(20261121, 5))
-	for i := range d.ends {
-		d.ends[i] = end(rng, s.BodySize)
+	objects := s.Objects
+	if objects == 0 {
+		objects = s.Count
 	}
-	now := time.Now()
-	bodies := make([]string, s.Count)
-	again := make([]int, s.Count) // the delivery that is sent once more in this place, or itself
-	updates := make(map[int]int, s.Objects)
-	for i := range s.Count {
-		again[i] = i
+	d := &Deliveries{run: s.Run, now: time.Now(), sources: s.Sources, ends: Ends(s.BodySize), all: make([]delivery, s.Count), updates: make([]int32, objects)}
+	rng := rand.New(rand.NewPCG(20261121, 6))
+	for i := range d.all {
 		if i > 0 && rng.Float64() < s.Duplicates {
-			again[i] = again[max(0, i-1-rng.IntN(1000))]
+			again := max(0, i-1-rng.IntN(1000))
 			if s.Duplicates == 1 {
-				again[i] = 0
+				again = 0
 			}
+			d.all[i] = d.all[again] // which may be one that is sent again itself
 			continue
 		}
-		object := rng.IntN(max(s.Objects, 1))
-		updates[object]++
-		bodies[i] = front(s.Run, i, object, updates[object], now)
+		object := int32(i)
+		if s.Objects > 0 {
+			object = int32(rng.IntN(objects))
+		}
+		d.updates[object]++
+		d.all[i] = delivery{event: int32(i), object: object, update: d.updates[object], source: uint16(i % len(s.Sources)), end: uint16(i % ends)}
 	}
+	d.sign(s)
+	return d
+}
+
+func (d *Deliveries) sign(s Supply) {
 	var wg sync.WaitGroup
 	const workers = 2
 	for w := range workers {
 		wg.Go(func() {
-			for i := w; i < s.Count; i += workers {
-				of := again[i]
-				at := now.Add(time.Duration(float64(s.Spread) * float64(i) / float64(s.Count)))
-				d.end[i] = uint8(of % ends)
-				d.fronts[i] = sign(s.Sources[of%len(s.Sources)], bodies[of], d.ends[d.end[i]], s.Secret, at)
+			mac, buf := hmac.New(sha256.New, s.Secret), make([]byte, 0, 1024)
+			for i := w; i < len(d.all); i += workers {
+				one := &d.all[i]
+				one.stamp = d.now.Add(s.Ahead + time.Duration(float64(s.Spread)*float64(i)/float64(s.Count))).Unix()
+				mac.Reset()
+				buf = append(strconv.AppendInt(buf[:0], one.stamp, 10), '.')
+				mac.Write(d.front(buf, one))
+				mac.Write(d.ends[one.end])
+				mac.Sum(one.mac[:0])
 			}
 		})
 	}
 	wg.Wait()
-	return d
 }
 
-// front is the beginning of a body: all that tells events apart.
-func front(run string, event, object, update int, now time.Time) string {
-	return fmt.Sprintf(`{"id":"evt_%s%09d","object":"event","api_version":"2026-09-30.basil","created":%d,"type":"customer.updated",`+
-		`"data":{"previous_attributes":{"balance":%d},"object":{"id":"cus_%s%07d","object":"customer","balance":%d,`,
-		run, event, now.Unix()-100_000+int64(update), update-1, run, object, update)
+// Request is the i-th delivery as it is sent.
+func (d *Deliveries) Request(i int) []byte { return d.put(nil, i) }
+
+// front appends the beginning of a body: all that tells events apart.
+func (d *Deliveries) front(b []byte, one *delivery) []byte {
+	b = append(append(b, `{"id":"evt_`...), d.run...)
+	b = append(digits(b, one.event, 9), `","object":"event","api_version":"2026-09-30.basil","created":`...)
+	b = strconv.AppendInt(b, d.now.Unix()-100_000+int64(one.update), 10)
+	b = append(b, `,"type":"customer.updated","data":{"previous_attributes":{"balance":`...)
+	b = strconv.AppendInt(b, int64(one.update-1), 10)
+	b = append(append(b, `},"object":{"id":"cus_`...), d.run...)
+	b = append(digits(b, one.object, 7), `","object":"customer","balance":`...)
+	return append(strconv.AppendInt(b, int64(one.update), 10), ',')
 }
 
-// end is the rest of a body: members as Stripe's customers have them, and metadata of hardly compressible text up to the size.
+// digits appends a number with zeros before it.
+func digits(b []byte, n int32, width int) []byte {
+	var text [10]byte
+	out := strconv.AppendInt(text[:0], int64(n), 10)
+	for range width - len(out) {
+		b = append(b, '0')
+	}
+	return append(b, out...)
+}
+
+// put writes the i-th request into a buffer.
+func (d *Deliveries) put(b []byte, i int) []byte {
+	one := &d.all[i]
+	var text [512]byte
+	front, end := d.front(text[:0], one), d.ends[one.end]
+	b = append(append(b, "POST /webhooks/"...), d.sources[one.source]...)
+	b = append(b, " HTTP/1.1\r\nHost: hooks.example\r\nUser-Agent: Stripe/1.0 (+https://stripe.com/docs/webhooks)\r\n"+
+		"Content-Type: application/json; charset=utf-8\r\nAccept: */*\r\nStripe-Signature: t="...)
+	b = append(strconv.AppendInt(b, one.stamp, 10), ",v1="...)
+	b = append(hex.AppendEncode(b, one.mac[:]), "\r\nContent-Length: "...)
+	b = append(strconv.AppendInt(b, int64(len(front)+len(end)), 10), "\r\n\r\n"...)
+	return append(append(b, front...), end...)
+}
+
+// Ends are the ends that bodies of a size share: members as Stripe's customers have them, and metadata of hardly compressible text.
+func Ends(size int) [][]byte {
+	rng, out := rand.New(rand.NewPCG(20261121, 5)), make([][]byte, ends)
+	for i := range out {
+		out[i] = end(rng, size)
+	}
+	return out
+}
+
 func end(rng *rand.Rand, size int) []byte {
 	var b strings.Builder
 	b.WriteString(`"created":1783168215,"currency":"usd","default_source":null,"delinquent":false,"description":null,"discount":null,` +
@@ -120,15 +193,4 @@ func text(rng *rand.Rand, n int) string {
 		out[i] = letters[rng.IntN(len(letters))]
 	}
 	return string(out)
-}
-
-// sign is a request up to the shared end of its body.
-func sign(source, front string, end, secret []byte, at time.Time) []byte {
-	stamp := strconv.FormatInt(at.Unix(), 10)
-	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte(stamp + "." + front))
-	mac.Write(end)
-	return fmt.Appendf(nil, "POST /webhooks/%s HTTP/1.1\r\nHost: hooks.example\r\nUser-Agent: Stripe/1.0 (+https://stripe.com/docs/webhooks)\r\n"+
-		"Content-Type: application/json; charset=utf-8\r\nAccept: */*\r\nStripe-Signature: t=%s,v1=%s\r\nContent-Length: %d\r\n\r\n%s",
-		source, stamp, hex.EncodeToString(mac.Sum(nil)), len(front)+len(end), front)
 }

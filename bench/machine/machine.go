@@ -40,15 +40,10 @@ type Machine struct {
 	databases int
 }
 
-// programs are what is measured, by the name of the binary: the module's folder and the package.
-var programs = map[string][2]string{
-	"gateway":     {"..", "./cmd/gateway"},
-	"processor":   {"..", "./cmd/processor"},
-	"verify":      {".", "./reference/verify"},
-	"bare":        {".", "./reference/bare"},
-	"afternoon":   {".", "./reference/afternoon"},
-	"onebyone":    {".", "./reference/onebyone"},
-	"nats-server": {".", "github.com/nats-io/nats-server/v2"},
+// builds are what is measured, by the folder of a module: packages that the programs are named after.
+var builds = map[string][]string{
+	"..": {"./cmd/gateway", "./cmd/processor"},
+	".":  {"./reference/verify", "./reference/bare", "./reference/afternoon", "./reference/onebyone", "github.com/nats-io/nats-server/v2"},
 }
 
 // template is the database with Postern's schema that others are copies of.
@@ -69,12 +64,12 @@ func Start(ctx context.Context, parent string, log *slog.Logger) (_ *Machine, er
 	if err := os.Chmod(m.Dir, 0o711); err != nil { // PostgreSQL may run as another account
 		return nil, err
 	}
-	for name, from := range programs {
-		log.Info("build", "program", name)
-		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", m.program(name), from[1])
-		build.Dir = from[0]
+	for dir, packages := range builds {
+		log.Info("build", "packages", strings.Join(packages, " "))
+		build := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", m.program("") + "/"}, packages...)...)
+		build.Dir = dir
 		if out, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w: %s", name, err, out)
+			return nil, fmt.Errorf("build %v: %w: %s", packages, err, out)
 		}
 	}
 	if err := m.startPostgres(ctx); err != nil {
@@ -154,6 +149,16 @@ func (m *Machine) NewDatabase(ctx context.Context, of string) (string, error) {
 	return name, nil
 }
 
+// NewDatabaseQuietly makes an empty database with Postern's schema without the checkpoints that NewDatabase takes.
+func (m *Machine) NewDatabaseQuietly(ctx context.Context) (string, error) {
+	m.databases++
+	name := fmt.Sprintf("bench_%d", m.databases)
+	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+template+" STRATEGY wal_log"); err != nil {
+		return "", fmt.Errorf("make database %s: %w", name, err)
+	}
+	return name, nil
+}
+
 // DropDatabase removes a database and whoever is connected to it.
 func (m *Machine) DropDatabase(ctx context.Context, name string) error {
 	_, err := m.Admin.Exec(ctx, "DROP DATABASE "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
@@ -175,15 +180,23 @@ func (m *Machine) Set(ctx context.Context, settings map[string]string) error {
 	return err
 }
 
-// Settle leaves every run the same ground: written pages on disk and no streams.
+// Settle leaves every run the same ground: no streams and written pages on disk.
 func (m *Machine) Settle(ctx context.Context) error {
+	if err := m.DropStreams(ctx); err != nil {
+		return err
+	}
+	_, err := m.Admin.Exec(ctx, "CHECKPOINT")
+	return err
+}
+
+// DropStreams removes all streams.
+func (m *Machine) DropStreams(ctx context.Context) error {
 	for name := range m.JS.StreamNames(ctx).Name() {
 		if err := m.JS.DeleteStream(ctx, name); err != nil {
 			return fmt.Errorf("delete stream %s: %w", name, err)
 		}
 	}
-	_, err := m.Admin.Exec(ctx, "CHECKPOINT")
-	return err
+	return nil
 }
 
 // Serve starts one of the programs and waits until it is ready; the address is where it takes deliveries, admin where it tells about itself.

@@ -107,6 +107,17 @@ func (p *Process) Log() string { return p.log }
 // PID is the process's number.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
+// Ended tells of a program that has ended though nobody asked it to; nil while it runs.
+func (p *Process) Ended() error {
+	select {
+	case <-p.done:
+		text, err := os.ReadFile(p.log)
+		return errors.Join(fmt.Errorf("%s ended (%v): %s", p.Name, p.err, lastLines(string(text))), err)
+	default:
+		return nil
+	}
+}
+
 // stopWithin is how long a program may take to stop.
 const stopWithin = 20 * time.Second
 

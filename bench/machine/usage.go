@@ -99,6 +99,11 @@ func (p *Process) Peak() (int64, error) {
 	return field(fmt.Sprintf("/proc/%d/status", p.PID()), "VmHWM:")
 }
 
+// Resident is the memory that a process has resident now, in bytes.
+func (p *Process) Resident() (int64, error) {
+	return field(fmt.Sprintf("/proc/%d/status", p.PID()), "VmRSS:")
+}
+
 // familyMemory is the memory of a process and its children, what they share counted once, in bytes.
 func familyMemory(pid int) (int64, error) {
 	kids, err := children(pid)

@@ -15,7 +15,7 @@ type Shape struct {
 	Body       int
 	Duplicates float64
 	Sources    int
-	// Objects is how many objects the events are about, 0: as many as events.
+	// Objects is how many objects the events are about, chosen at random, 0: each is about one of its own.
 	Objects int
 	For     time.Duration
 	// Applied: a processor runs beside.
@@ -66,6 +66,14 @@ type Sample struct {
 	Memory map[string]float64 `json:"memory_mib"`
 	// More is what only some rows have.
 	More map[string]float64 `json:"more,omitempty"`
+}
+
+// more keeps what only some rows have.
+func (s *Sample) more(name string, value float64) {
+	if s.More == nil {
+		s.More = map[string]float64{}
+	}
+	s.More[name] = value
 }
 
 // ServerCPU is what gateway (or reference), PostgreSQL and NATS took together, in microseconds per event.

@@ -60,13 +60,13 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 	url := s.m.DatabaseURL(r.database)
 	switch target {
 	case Verify:
-		r.process, r.address, _, err = s.m.Serve(ctx, target, env)
+		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env)
 	case Bare:
 		limits := s.defaults.Ingest
-		r.process, r.address, _, err = s.m.Serve(ctx, target, env, "-database", url, "-batch", fmt.Sprint(limits.BatchMax), "-bytes", fmt.Sprint(int64(limits.BatchBytes)),
+		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-batch", fmt.Sprint(limits.BatchMax), "-bytes", fmt.Sprint(int64(limits.BatchBytes)),
 			"-writers", fmt.Sprint(limits.Writers), "-queue", fmt.Sprint(limits.Queue))
 	case Afternoon:
-		r.process, r.address, _, err = s.m.Serve(ctx, target, env, "-database", url, "-nats", s.m.NATS())
+		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-nats", s.m.NATS())
 	case Postern:
 		var file string
 		if file, err = s.configure(url, shape.Sources); err != nil {

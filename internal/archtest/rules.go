@@ -32,6 +32,7 @@ var rules = []rule{
 	{"bench/profile", testOnly + 6, "profiles of what is measured"},
 	{"bench/plan", testOnly + 6, "which rows there are, and what must hold"},
 	{"bench/report", testOnly + 7, "tables and pictures"},
+	{"bench/gate", testOnly + 7, "what became much worse"},
 	{"bench/*", testOnly + 8, "programs of the benchmark"},
 	{"bench", testOnly + 8, "the benchmark: a module of its own, so that no user has its libraries"},
 

@@ -89,6 +89,9 @@ func (v *Value) Text() (text string, ok bool) {
 	return v.text(), true
 }
 
+// Is tells whether the value is a string of a text, without making a copy of it. Lone surrogates are equal to nothing.
+func (v *Value) Is(text string) bool { return v.Kind() == String && v.isKey(text) }
+
 // text is the decoded text of a string node.
 func (v *Value) text() string {
 	inner := v.inner()

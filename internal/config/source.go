@@ -49,7 +49,7 @@ func (s *Source) own() bool {
 }
 
 func (s *Source) forProvider(name string) *provider.Source {
-	out := &provider.Source{Name: name, Account: s.Account, Accounts: s.Accounts, Key: s.Key, Tolerance: s.Tolerance, URL: s.URL}
+	out := &provider.Source{Name: name, Account: s.Account, Accounts: s.Accounts, Key: s.Key, Tolerance: s.Tolerance, URL: s.URL, Keys: new(signature.Keys)}
 	for _, secret := range s.Secrets {
 		out.Secrets = append(out.Secrets, provider.Secret{Name: secret.Name, Value: secret.secret})
 	}

@@ -16,41 +16,41 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// appendSQL appends a whole batch: keys, events for the new ones, a receipt for each. Rows come sorted by key, so that
-// batches which share keys cannot deadlock. LATERAL ... LIMIT 1 keeps the index whatever plan an empty table left behind;
-// the anti-join keeps a flood of duplicates from burning WAL; the stored fingerprint is returned and compared in Go.
-// Ids are made here, above the floor, so that a reader who raised the floor knows what can still appear (FreezeBound).
+// appendSQL appends a whole batch: keys, events for the new ones, a receipt for each. Keys come sorted, so that batches which
+// share some cannot deadlock, and each once. A key is looked up by a subquery of its row: it keeps to the index whatever plan an
+// empty table left behind, and an anti-join's guess of one row would make nested loops of the joins below. What is there
+// already takes no id and no place in the insert: a flood of duplicates burns no WAL. A delivery's columns are taken from
+// their arrays by its number, so that no body passes through a join or a sort. Ids are made here, above the floor, so that a
+// reader who raised the floor knows what can still appear (FreezeBound). The fingerprint comes back for duplicates and is
+// compared in Go.
 const appendSQL = `
-WITH d AS MATERIALIZED (
-  SELECT * FROM unnest($1::int[], $2::bytea[], $3::bytea[], $4::int[], $5::int[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::timestamptz[], $12::text[])
-    WITH ORDINALITY AS d(source, key, fingerprint, delivery, place, event_id, event_type, account, object_type, object_id, occurred_at, api_version, n)
-), old AS MATERIALIZED (
-  SELECT d.n, k.id, k.fingerprint FROM d CROSS JOIN LATERAL
-    (SELECT k.id, k.fingerprint FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) k
-), above AS MATERIALIZED (
-  SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) AS ms
-), fresh AS MATERIALIZED (
-  SELECT d.n, d.source, d.key, d.fingerprint, d.delivery, (above.ms << 20) | (nextval('event_sequence') & 1048575) AS id
-  FROM d CROSS JOIN above WHERE NOT EXISTS (SELECT FROM old WHERE old.n = d.n) ORDER BY d.n
+WITH base AS MATERIALIZED (
+  SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) << 20 AS id
+), d AS MATERIALIZED (
+  SELECT d.*, CASE WHEN d.old IS NULL THEN (SELECT base.id FROM base) | (nextval('event_sequence') & 1048575) END AS id
+  FROM (
+    SELECT d.*, (SELECT k.id FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) AS old
+    FROM unnest($1::int[], $2::bytea[], $3::bytea[], $4::int[], $5::int[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::timestamptz[])
+      WITH ORDINALITY AS d(source, key, fingerprint, delivery, place, event_id, event_type, account, object_type, object_id, api_version, occurred_at, n)
+    OFFSET 0 -- each subquery once for each row
+  ) d
 ), k AS (
   INSERT INTO event_keys (source, key, id, fingerprint)
-  SELECT source, key, id, fingerprint FROM fresh ORDER BY n
-  ON CONFLICT DO NOTHING RETURNING source, key, id, fingerprint
+  SELECT d.source, d.key, d.id, d.fingerprint FROM d WHERE d.id IS NOT NULL ORDER BY d.n
+  ON CONFLICT DO NOTHING RETURNING id
 ), stored AS (
-  SELECT fresh.n, fresh.id, fresh.delivery, min(fresh.id) OVER (PARTITION BY fresh.delivery) AS delivery_id
-  FROM fresh JOIN k ON k.id = fresh.id
+  SELECT k.id, min(k.id) OVER (PARTITION BY d.delivery) AS delivery_id FROM k JOIN d ON d.id = k.id
 ), e AS (
   INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin,
     api_version, headers, verification, fingerprint, delivery_id, delivery_index, body)
-  SELECT s.id, d.source, d.event_id, d.event_type, d.account, d.object_type, d.object_id, d.occurred_at, b.received_at, b.origin,
-    d.api_version, b.headers, b.verification, d.fingerprint, s.delivery_id, d.place, CASE WHEN s.id = s.delivery_id THEN b.body END
-  FROM unnest($13::timestamptz[], $14::text[], $15::jsonb[], $16::jsonb[], $17::bytea[])
-    WITH ORDINALITY AS b(received_at, origin, headers, verification, body, delivery)
-  JOIN stored s ON s.delivery = b.delivery JOIN d ON d.n = s.n
+  SELECT d.id, d.source, d.event_id, d.event_type, d.account, d.object_type, d.object_id, d.occurred_at,
+    ($13::timestamptz[])[d.delivery], ($14::text[])[d.delivery], d.api_version, ($15::jsonb[])[d.delivery],
+    ($16::jsonb[])[d.delivery], d.fingerprint, s.delivery_id, d.place, CASE WHEN d.id = s.delivery_id THEN ($17::bytea[])[d.delivery] END
+  FROM d JOIN stored s ON s.id = d.id
 )
-SELECT coalesce(old.id, k.id), coalesce(k.id <> fresh.id, true), coalesce(old.fingerprint, k.fingerprint)
-FROM d LEFT JOIN old ON old.n = d.n LEFT JOIN fresh ON fresh.n = d.n LEFT JOIN k ON k.source = d.source AND k.key = d.key
-ORDER BY d.n`
+SELECT d.n, coalesce(d.old, k.id), k.id IS NULL, CASE WHEN d.old IS NOT NULL THEN
+  (SELECT o.fingerprint FROM event_keys o WHERE o.source = d.source AND o.key = d.key LIMIT 1) END
+FROM d LEFT JOIN k ON k.id = d.id`
 
 // twinSQL looks up keys whose twin committed after the snapshot of appendSQL.
 const twinSQL = `
@@ -64,12 +64,15 @@ ON CONFLICT DO NOTHING`
 
 const raiseFloorSQL = `UPDATE log_floor SET ms = greatest(ms + 1, clock_ms())`
 
-// row is one event of a batch in the order of the statement.
+// row is one event of a batch, in the order of the keys.
 type row struct {
 	delivery, place int
 	digest          [16]byte
-	receipt         Receipt
-	fingerprint     []byte
+	// twin: the row before has the same key; only the first of them goes into the statement.
+	twin    bool
+	receipt Receipt
+	// fingerprint is what is stored under the key.
+	fingerprint []byte
 }
 
 // Append makes a batch of deliveries durable, each key once, and returns the receipts of each delivery's events in their
@@ -106,7 +109,31 @@ func sortedRows(batch []Delivery) []row {
 	slices.SortStableFunc(rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(batch[a.delivery].Source, batch[b.delivery].Source), bytes.Compare(a.digest[:], b.digest[:]))
 	})
+	for i := 1; i < len(rows); i++ {
+		a, b := &rows[i-1], &rows[i]
+		b.twin = a.digest == b.digest && batch[a.delivery].Source == batch[b.delivery].Source
+	}
 	return rows
+}
+
+// firsts are the rows that go into the statement, each key once.
+func firsts(rows []row) []*row {
+	out := make([]*row, 0, len(rows))
+	for i := range rows {
+		if !rows[i].twin {
+			out = append(out, &rows[i])
+		}
+	}
+	return out
+}
+
+// answerTwins gives each row whose key stood in the batch before what the first one got.
+func answerTwins(rows []row) {
+	for i := range rows {
+		if r := &rows[i]; r.twin {
+			r.receipt.ID, r.receipt.Duplicate, r.fingerprint = rows[i-1].receipt.ID, true, rows[i-1].fingerprint
+		}
+	}
 }
 
 // appendAttempts bounds what one batch may be tried again for: a missing partition, an id that is taken, a deadlock.
@@ -119,17 +146,20 @@ func appendRows(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows 
 	}
 	defer conn.Release()
 	ctx = context.WithoutCancel(ctx)
+	first := firsts(rows)
+	args := appendArgs(batch, first)
 	for attempt := 1; ; attempt++ {
-		if err = insert(ctx, conn.Conn(), batch, rows); err == nil {
+		if err = insert(ctx, conn.Conn(), args, batch, first); err == nil {
 			break
 		}
 		if err2 := mend(ctx, conn.Conn(), err); err2 != nil || attempt == appendAttempts {
 			return errors.Join(err, err2)
 		}
 	}
-	if err := findTwins(ctx, conn.Conn(), batch, rows); err != nil {
+	if err := findTwins(ctx, conn.Conn(), batch, first); err != nil {
 		return err
 	}
+	answerTwins(rows)
 	return keepConflicts(ctx, conn.Conn(), batch, rows)
 }
 
@@ -150,61 +180,42 @@ func mend(ctx context.Context, conn *pgx.Conn, err error) error {
 	return errNotMended
 }
 
-func insert(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
-	res, err := conn.Query(ctx, appendSQL, appendArgs(batch, rows)...)
+func insert(ctx context.Context, conn *pgx.Conn, args [][]byte, batch []Delivery, rows []*row) error {
+	res, err := run(ctx, conn, args)
 	if err != nil {
 		return err
 	}
 	n := 0
-	var id *int64
-	var duplicate bool
-	var fingerprint []byte
-	_, err = pgx.ForEachRow(res, []any{&id, &duplicate, &fingerprint}, func() error {
-		r := &rows[n]
-		n++
-		r.receipt.ID, r.receipt.Duplicate, r.fingerprint = 0, duplicate, bytes.Clone(fingerprint)
-		if id != nil {
-			r.receipt.ID = *id
+	for res.NextRow() {
+		if err = readReceipt(res.Values(), batch, rows); err != nil {
+			break
 		}
-		return nil
-	})
+		n++
+	}
 	// The receipts count only now: rows of the answer arrive before the commit.
+	if _, end := res.Close(); end != nil {
+		return end
+	}
 	if err == nil && n != len(rows) {
 		err = fmt.Errorf("%d receipts for %d events", n, len(rows))
 	}
 	return err
 }
 
-func appendArgs(batch []Delivery, rows []row) []any {
-	n, m := len(rows), len(batch)
-	sources, deliveries, places := make([]int32, n), make([]int32, n), make([]int32, n)
-	keys, fingerprints := make([][]byte, n), make([][]byte, n)
-	texts := make([]string, 6*n)
-	occurred := make([]*time.Time, n)
-	for i := range rows {
-		r := &rows[i]
-		d := &batch[r.delivery]
-		e := &d.Events[r.place]
-		sources[i], deliveries[i], places[i] = d.Source, int32(r.delivery+1), int32(r.place)
-		keys[i], fingerprints[i] = r.digest[:], e.Fingerprint[:]
-		for j, text := range [...]string{e.Key, e.Type, e.Account, e.ObjectType, e.ObjectID, e.APIVersion} {
-			texts[j*n+i] = Text(text)
-		}
-		if y := e.OccurredAt.Year(); !e.OccurredAt.IsZero() && y > 0 && y < 10_000 { // what the body claims beyond is no time
-			occurred[i] = &e.OccurredAt
-		}
+// readReceipt takes one row of appendSQL's answer.
+func readReceipt(values [][]byte, batch []Delivery, rows []*row) error {
+	n, ok := int64Of(values[0])
+	if !ok || n < 1 || n > int64(len(rows)) {
+		return fmt.Errorf("a receipt for event %d of %d", n, len(rows))
 	}
-	received, origins := make([]time.Time, m), make([]string, m)
-	headers, verifications, bodies := make([][]byte, m), make([][]byte, m), make([][]byte, m)
-	for i := range batch {
-		d := &batch[i]
-		received[i], origins[i], headers[i], verifications[i], bodies[i] = d.ReceivedAt, d.Origin, d.Headers, d.Verification, d.Body
-		if bodies[i] == nil {
-			bodies[i] = []byte{}
-		}
+	r := rows[n-1]
+	r.receipt.ID, _ = int64Of(values[1]) // 0 without one: to be looked up
+	r.receipt.Duplicate = boolOf(values[2])
+	r.fingerprint = batch[r.delivery].Events[r.place].Fingerprint[:]
+	if r.receipt.Duplicate {
+		r.fingerprint = bytes.Clone(values[3])
 	}
-	return []any{sources, keys, fingerprints, deliveries, places, texts[:n], texts[n : 2*n], texts[2*n : 3*n], texts[3*n : 4*n],
-		texts[4*n : 5*n], occurred, texts[5*n:], received, origins, headers, verifications, bodies}
+	return nil
 }
 
 // Text is s as a PostgreSQL text can hold it: without NUL and invalid UTF-8. Keys are compared by their digest, which is
@@ -213,12 +224,13 @@ func Text(s string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\ufffd"), "\ufffd")
 }
 
-func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
+// findTwins looks up the keys that came without an id.
+func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*row) error {
 	var missing []*row
 	var sources []int32
 	var keys [][]byte
-	for i := range rows {
-		if r := &rows[i]; r.receipt.ID == 0 {
+	for _, r := range rows {
+		if r.receipt.ID == 0 {
 			missing, sources, keys = append(missing, r), append(sources, batch[r.delivery].Source), append(keys, r.digest[:])
 		}
 	}

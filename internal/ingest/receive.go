@@ -55,6 +55,11 @@ func (s *Server) liftReadDeadline(c echo.Context, v *visit) {
 // A delivery that the provider wants greeted is no event: v.greeting is its answer.
 func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, error) {
 	defer s.startSpan(v, "verify").End()
+	leave, err := s.large.enter(len(d.Body), s.Settings.Deadline)
+	if err != nil {
+		return provider.Verification{}, err
+	}
+	defer leave() // also of a provider that panics
 	verification, err := v.ep.Provider.Verify(v.ep.Config, d)
 	if g, ok := v.ep.Provider.(provider.Greeter); ok && err == nil {
 		if v.greeting = g.Greet(v.ep.Config, d); v.greeting != nil {

@@ -79,6 +79,7 @@ type Server struct {
 	appender   *appender
 	rejections *recorder
 	memory     *shares
+	large      turnstile
 	endpoints  atomic.Pointer[map[string]Endpoint]
 	stopping   atomic.Bool
 	pings      cached
@@ -86,7 +87,7 @@ type Server struct {
 
 // New returns a server; nothing is written before Run.
 func New(o Options) (*Server, error) {
-	s := &Server{Options: o, memory: newShares(o.Settings.QueueBytes)}
+	s := &Server{Options: o, memory: newShares(o.Settings.QueueBytes), large: newTurnstile()}
 	s.metrics.build()
 	s.appender = newAppender(s)
 	s.rejections = newRecorder(s)

@@ -21,6 +21,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/signature"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -36,7 +37,7 @@ const (
 // sources are the endpoints of a test server by name.
 func sources() map[string]ingest.Endpoint {
 	return map[string]ingest.Endpoint{
-		"stripe": {Provider: stripe.Stripe{}, MaxBody: maxBody, Config: &provider.Source{Name: "stripe", Tolerance: 300 * time.Second,
+		"stripe": {Provider: stripe.Stripe{}, MaxBody: maxBody, Config: &provider.Source{Name: "stripe", Keys: new(signature.Keys), Tolerance: 300 * time.Second,
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(stripeSecret)}}}},
 		"shop": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shop", Account: shop, Tolerance: 300 * time.Second,
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},

@@ -41,8 +41,9 @@ type visit struct {
 	// request is the delivery in the provider's terms, and memory what its body takes until the queue has it.
 	request provider.Delivery
 	memory  part
-	// values are of the answer's headers.
-	values []string
+	// values are of the answer's headers, of which there are so many.
+	values [8]string
+	set    int
 }
 
 // door answers a request to a source, whatever becomes of it. Nothing is written before everything about it is counted.
@@ -163,20 +164,22 @@ func (v *visit) ids() string {
 
 func (v *visit) headers(h http.Header, ids string) {
 	if ids != "" || v.result == "greeting" { // whoever sends by hand sees that it was taken and nothing is stored
-		v.set(h, "Postern-Event", ids)
+		v.header(h, "Postern-Event", ids)
 	}
 	if sc := v.span.SpanContext(); sc.IsSampled() {
-		v.set(h, "Postern-Trace-Id", sc.TraceID().String())
+		v.header(h, "Postern-Trace-Id", sc.TraceID().String())
 	}
 }
 
-// set sets a header, whose name is in canonical form, in the visit's own memory.
-func (v *visit) set(h http.Header, name, value string) {
-	if v.values == nil {
-		v.values = make([]string, 0, 8)
+// header sets a header, whose name is in canonical form, in the visit's own memory.
+func (v *visit) header(h http.Header, name, value string) {
+	if v.set == len(v.values) {
+		h[name] = []string{value}
+		return
 	}
-	v.values = append(v.values, value)
-	h[name] = v.values[len(v.values)-1 : len(v.values) : len(v.values)]
+	v.values[v.set] = value
+	v.set++
+	h[name] = v.values[v.set-1 : v.set : v.set]
 }
 
 // log writes the visit's line. A stranger's text in it is short and quoted.
@@ -270,12 +273,12 @@ func (v *visit) write(c echo.Context, r *provider.Reply) error {
 	for name, values := range r.Header {
 		h[name] = values
 	}
-	v.set(h, "X-Content-Type-Options", "nosniff")
+	v.header(h, "X-Content-Type-Options", "nosniff")
 	bodiless := r.Status == http.StatusNoContent
 	if !bodiless {
-		v.set(h, "Content-Length", strconv.Itoa(len(r.Body)))
+		v.header(h, "Content-Length", strconv.Itoa(len(r.Body)))
 		if r.ContentType != "" && len(r.Body) > 0 {
-			v.set(h, "Content-Type", r.ContentType)
+			v.header(h, "Content-Type", r.ContentType)
 		}
 	}
 	w.WriteHeader(r.Status)

@@ -2,7 +2,6 @@ package processor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -210,10 +209,7 @@ func versionJSON(v *versioning.Version) []byte {
 	if v == nil {
 		return nil
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil // integers and a bool always marshal
-	}
+	b, _ := v.MarshalJSON() // integers and a bool always marshal
 	return b
 }
 

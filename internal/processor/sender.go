@@ -153,13 +153,14 @@ func (s *sender) publish(ctx context.Context, changes []changed, batches []int64
 		}
 	}
 	acks := s.p.Conn.PublishChanges(ctx, msgs)
+	failed := 0
 	for _, a := range acks {
-		result := "acknowledged"
 		if a.Err != nil {
-			result = "failed"
+			failed++
 		}
-		s.p.metrics.changes.WithLabelValues(result).Inc()
 	}
+	s.p.metrics.changes.WithLabelValues("failed").Add(float64(failed))
+	s.p.metrics.changes.WithLabelValues("acknowledged").Add(float64(len(acks) - failed))
 	return acks, nil
 }
 

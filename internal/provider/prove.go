@@ -21,11 +21,19 @@ const DefaultTolerance = signature.DefaultTolerance
 // a right signature of the wrong time before a wrong one, that before an unreadable one. Where the delivery carries none, the first
 // scheme says what is missing, unless another finds it unreadable. The error is a *Rejection.
 func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification, error) {
-	secrets := make([][]byte, len(src.Secrets))
-	for i, secret := range src.Secrets {
-		secrets[i] = secret.Value
+	var few [4][]byte
+	secrets := few[:0]
+	for _, secret := range src.Secrets {
+		secrets = append(secrets, secret.Value)
 	}
 	r := Request(src, d)
+	if len(schemes) == 1 { // what proves carries a signature, and there is no other failure to tell
+		m, err := schemes[0].Verify(secrets, r, src.Tolerance)
+		if err != nil {
+			return Verification{}, rejection(err)
+		}
+		return verification(src, schemes[0], m), nil
+	}
 	absent := func(s *signature.Scheme) bool { return !s.Present(r) }
 	present := schemes
 	if slices.ContainsFunc(schemes, absent) {
@@ -41,13 +49,17 @@ func Prove(src *Source, d *Delivery, schemes ...*signature.Scheme) (Verification
 			err = errors.New("the delivery does not say that it is signed so")
 		}
 		if err == nil {
-			return Verification{Scheme: s.Name, Secret: src.Secrets[m.Secret].Name, SignedAt: m.SignedAt}, nil
+			return verification(src, s, m), nil
 		}
 		if each := rejection(err); told == nil || each.telling() > told.telling() {
 			told = each
 		}
 	}
 	return Verification{}, told
+}
+
+func verification(src *Source, s *signature.Scheme, m signature.Match) Verification {
+	return Verification{Scheme: s.Name, Secret: src.Secrets[m.Secret].Name, SignedAt: m.SignedAt}
 }
 
 // telling is how much a failed proof says of a delivery: of several, the greatest is the one to tell.
@@ -62,7 +74,7 @@ func Request(src *Source, d *Delivery) signature.Request {
 	if url != "" && d.Query != "" && !strings.Contains(url, "?") {
 		url += "?" + d.Query
 	}
-	return signature.Request{Method: d.Method, URL: url, Header: d.Header, Body: d.Body, ReceivedAt: d.ReceivedAt}
+	return signature.Request{Method: d.Method, URL: url, Header: d.Header, Body: d.Body, ReceivedAt: d.ReceivedAt, Keys: src.Keys}
 }
 
 // Seal signs a delivery as the provider would, with the source's first secret.

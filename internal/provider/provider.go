@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/signature"
 )
 
 // Provider is what a sender of webhooks means to Postern. Its methods are pure: no clock, no network, no state.
@@ -54,6 +55,8 @@ type Source struct {
 	// URL is the address that the provider was given, for schemes that sign it ("https://hooks.example/webhooks/twilio"). What a
 	// proxy shows is never used. Without a query of its own it takes the delivery's.
 	URL string
+	// Keys remembers what the secrets are good for; nil: they are read for every delivery.
+	Keys *signature.Keys
 }
 
 // Secret is one of a source's signing secrets. Its name is stored with what it verified; its value is never printed.

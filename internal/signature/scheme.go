@@ -214,4 +214,6 @@ type Request struct {
 	Header     http.Header
 	Body       []byte
 	ReceivedAt time.Time
+	// Keys remembers what the secrets are good for; nil: each is read anew.
+	Keys *Keys
 }

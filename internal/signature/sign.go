@@ -56,11 +56,11 @@ func (s *Scheme) place() Ref {
 
 func (s *Scheme) sign(secret []byte, v *values) ([]byte, error) {
 	if !s.Asymmetric() {
-		k, err := s.key(secret)
-		if err != nil {
-			return nil, err
+		k := newKeyed(s, secret)
+		if k.err != nil {
+			return nil, k.err
 		}
-		return s.sum(k.shared, v, &s.Message)
+		return s.sum(k, v, &s.Message)
 	}
 	private, err := s.privateKey(secret)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/hmac"
 	"crypto/rsa"
 	"crypto/subtle"
 	"errors"
@@ -92,15 +91,15 @@ func (s *Scheme) match(secrets [][]byte, v *values, claims []claim) (int, *claim
 	tried := false
 	var bad error
 	for i, secret := range secrets {
-		k, err := s.key(secret)
-		if err != nil {
+		k := v.r.Keys.of(s, secret)
+		if k.err != nil {
 			continue // such a secret proves nothing; CheckSecret has told the operator
 		}
 		v.secret = secret
 		for j := range claims {
 			v.claim = &claims[j]
 			for n := range 1 + len(s.Or) {
-				ok, err := s.proves(&k, v, s.message(n))
+				ok, err := s.proves(k, v, s.message(n))
 				if ok {
 					return i, v.claim, nil
 				}
@@ -158,11 +157,11 @@ func (s *Scheme) key(secret []byte) (k key, err error) {
 }
 
 // proves tells whether a key made one of a claim's signatures.
-func (s *Scheme) proves(k *key, v *values, message *Template) (bool, error) {
+func (s *Scheme) proves(k *keyed, v *values, message *Template) (bool, error) {
 	if s.Asymmetric() {
 		return s.provesPublic(k.public, v, message)
 	}
-	want, err := s.sum(k.shared, v, message)
+	want, err := s.sum(k, v, message)
 	if err != nil {
 		return false, err
 	}
@@ -182,13 +181,14 @@ func (s *Scheme) same(a, b []byte) int {
 }
 
 // sum is what a symmetric signature must be.
-func (s *Scheme) sum(key []byte, v *values, message *Template) ([]byte, error) {
+func (s *Scheme) sum(k *keyed, v *values, message *Template) ([]byte, error) {
 	if s.Method == Token {
-		return key, nil
+		return k.shared, nil
 	}
 	var h hash.Hash
 	if s.Method == HMAC {
-		h = hmac.New(s.Digest.new(), key)
+		h = k.mac(s.Digest)
+		defer k.release(h)
 	} else {
 		h = s.Digest.new()()
 	}

@@ -104,8 +104,18 @@ func (e *Event) message(largest int) *nats.Msg {
 			m.Header[name] = values[len(values)-1 : len(values) : len(values)]
 		}
 	}
+	// What is made here stands in one piece of memory, too.
+	made := make([]byte, 0, 96)
+	made = strconv.AppendInt(made, e.ID, 10)
+	id := len(made)
+	made = e.ReceivedAt.UTC().AppendFormat(made, time.RFC3339Nano)
+	received := len(made)
+	if !e.OccurredAt.IsZero() {
+		made = e.OccurredAt.UTC().AppendFormat(made, time.RFC3339Nano)
+	}
+	text := string(made)
 	set("Postern-Schema", "1")
-	set("Postern-Id", strconv.FormatInt(e.ID, 10))
+	set("Postern-Id", text[:id])
 	set("Postern-Source", e.Source)
 	set("Postern-Event-Id", e.Key)
 	set("Postern-Type", e.Type)
@@ -114,10 +124,8 @@ func (e *Event) message(largest int) *nats.Msg {
 	set("Postern-Object-Id", e.ObjectID)
 	set("Postern-Api-Version", e.APIVersion)
 	set("Postern-Origin", e.Origin)
-	set("Postern-Received-At", e.ReceivedAt.UTC().Format(time.RFC3339Nano))
-	if !e.OccurredAt.IsZero() {
-		set("Postern-Occurred-At", e.OccurredAt.UTC().Format(time.RFC3339Nano))
-	}
+	set("Postern-Received-At", text[id:received])
+	set("Postern-Occurred-At", text[received:])
 	if e.Index > 0 {
 		set("Postern-Index", strconv.Itoa(e.Index))
 	}

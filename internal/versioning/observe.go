@@ -1,7 +1,6 @@
 package versioning
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -106,11 +105,11 @@ func unitEnd(o provider.Observation) int64 {
 
 // hashStates makes the state and, where a change-set tells it, the hash of the state before.
 func hashStates(o provider.Observation) (state State, before *Hash) {
-	compared := canonical.Options{DropNull: true, Without: o.Volatile}
-	state = NewState(o.State, o.Deleted, o.Volatile)
+	state, room := newState(o.State, o.Deleted, o.Volatile)
 	if o.Before.Kind() != canonical.Missing {
 		// Whatever a change made of the object, before it the object was there.
-		h := Hash(sha256.Sum256(stateText(false, canonical.Overlay(o.State, o.Before), compared)))
+		compared := canonical.Options{DropNull: true, Without: o.Volatile}
+		h := Hash(sha256.Sum256(stateText(room, false, canonical.Overlay(o.State, o.Before), compared)))
 		before = &h
 	}
 	return state, before
@@ -119,17 +118,21 @@ func hashStates(o provider.Observation) (state State, before *Hash) {
 // NewState is a state from its value (nil and null are the same: nothing known of the object). volatile are dotted paths
 // that are left out when states are compared.
 func NewState(v *canonical.Value, deleted bool, volatile []string) State {
-	exact := stateText(deleted, v, canonical.Options{})
-	compared := stateText(deleted, v, canonical.Options{DropNull: true, Without: volatile})
-	s := State{Exact: sha256.Sum256(exact), Deleted: deleted}
-	s.Hash = s.Exact
-	if !bytes.Equal(exact, compared) {
-		s.Hash = sha256.Sum256(compared)
-	}
+	s, _ := newState(v, deleted, volatile)
+	return s
+}
+
+// newState is NewState and gives the memory of its texts to whoever has more to hash: a text is as long as the state and needed
+// only until it is hashed.
+func newState(v *canonical.Value, deleted bool, volatile []string) (s State, room []byte) {
+	text := stateText(make([]byte, 0, len(v.Raw())+32), deleted, v, canonical.Options{})
+	s = State{Exact: sha256.Sum256(text), Deleted: deleted}
+	text = stateText(text[:0], deleted, v, canonical.Options{DropNull: true, Without: volatile})
+	s.Hash = sha256.Sum256(text)
 	if k := v.Kind(); k != canonical.Missing && k != canonical.Null {
 		s.JSON, s.Repaired = v.Storable()
 	}
-	return s
+	return s, text[:0]
 }
 
 // NullState is the state of an object that nothing is known of but whether it is deleted.
@@ -137,11 +140,11 @@ func NullState(deleted bool) State {
 	return NewState(nil, deleted, nil)
 }
 
-// stateText is what a state's hash covers: one byte for deleted or not, then canonical JSON.
-func stateText(deleted bool, v *canonical.Value, o canonical.Options) []byte {
+// stateText appends what a state's hash covers: one byte for deleted or not, then canonical JSON.
+func stateText(dst []byte, deleted bool, v *canonical.Value, o canonical.Options) []byte {
 	prefix := byte('+')
 	if deleted {
 		prefix = '-'
 	}
-	return v.AppendCanonical(append(make([]byte, 0, len(v.Raw())+32), prefix), o)
+	return v.AppendCanonical(append(dst, prefix), o)
 }

@@ -130,16 +130,18 @@ func scanObject(rows pgx.Rows, objs []*Object) error {
 
 // saveSQL writes one row per object and enforces the rule again: the version never goes down, the revision is the one that was
 // read plus what this write adds, and the row is the one that was read. An object that somebody else wrote meanwhile is not
-// touched, which the caller sees in the count. For a row that exists, excluded.created_at carries its updated_at as read.
+// touched, which the caller sees in the count. For a row that exists, excluded.created_at carries its updated_at as read. The
+// states come as one text with their places in it: an array of them would be copied several times on both sides.
 const saveSQL = `
 INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
   window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
 SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tie_set, d.overflow, d.lo, d.hi, d.look_after,
-  d.ambiguous, d.deleted, d.state_hash, d.exact_hash, d.state, d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at
+  d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($25::bytea, d.state_at, d.state_len), 'UTF8')::jsonb END,
+  d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::smallint[], $9::jsonb[], $10::bool[],
-  $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::jsonb[], $19::bool[], $20::bigint[], $21::bigint[],
-  $23::timestamptz[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
-    state_hash, exact_hash, state, repaired, last_event_id, revision, read_at),
+  $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::int[], $24::int[], $19::bool[], $20::bigint[],
+  $21::bigint[], $23::timestamptz[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
+    state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at),
   (SELECT clock_now() AS at) now
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
@@ -179,7 +181,8 @@ func saveArgs(objs []*Object) ([]any, error) {
 	ats, seens, los, his := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	looks, lasts, revisions := make([]int64, n), make([]int64, n), make([]int64, n)
 	reads := make([]*time.Time, n)
-	sets, hashes, exacts, states := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
+	sets, hashes, exacts := make([][]byte, n), make([][]byte, n), make([][]byte, n)
+	states, stateAts, stateLens := joinStates(objs)
 	for i, o := range objs {
 		if o.Grew() {
 			o.Revision++
@@ -192,11 +195,26 @@ func saveArgs(objs []*Object) ([]any, error) {
 		finals[i], ats[i], seens[i], ranks[i] = o.Version.Final, o.Version.At, o.Version.Seen, o.Version.Rank
 		sets[i], overflows[i], los[i], his[i], looks[i] = set, o.Overflow, o.Lo, o.Hi, o.LookAfter
 		ambiguous[i], deleted[i], repaired[i] = o.Ambiguous, o.State.Deleted, o.State.Repaired
-		hashes[i], exacts[i], states[i] = o.State.Hash[:], o.State.Exact[:], o.State.JSON
+		hashes[i], exacts[i] = o.State.Hash[:], o.State.Exact[:]
 		lasts[i], revisions[i], reads[i] = o.LastEvent, o.Revision, o.readAt
 	}
 	return []any{sources, accounts, types, ids, finals, ats, seens, ranks, sets, overflows, los, his, looks, ambiguous, deleted, hashes,
-		exacts, states, repaired, lasts, revisions, RuleVersion, reads}, nil
+		exacts, stateAts, repaired, lasts, revisions, RuleVersion, reads, stateLens, states}, nil
+}
+
+// joinStates is the JSON of all states in one text, and where each is in it, from 1 on; a null one has no length.
+func joinStates(objs []*Object) (all []byte, at, length []int32) {
+	size := 0
+	for _, o := range objs {
+		size += len(o.State.JSON)
+	}
+	all = make([]byte, 0, size)
+	at, length = make([]int32, len(objs)), make([]int32, len(objs))
+	for i, o := range objs {
+		at[i], length[i] = int32(len(all)+1), int32(len(o.State.JSON))
+		all = append(all, o.State.JSON...)
+	}
+	return all, at, length
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.

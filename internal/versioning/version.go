@@ -4,7 +4,6 @@ package versioning
 
 import (
 	"cmp"
-	"encoding/json"
 	"math"
 	"strconv"
 	"time"
@@ -44,8 +43,12 @@ func (v Version) MarshalJSON() ([]byte, error) {
 	if v == NoVersion {
 		return []byte("null"), nil
 	}
-	type plain Version
-	return json.Marshal(plain(v))
+	b := append(make([]byte, 0, 96), `{"final":`...)
+	b = strconv.AppendBool(b, v.Final)
+	b = strconv.AppendInt(append(b, `,"at":`...), v.At, 10)
+	b = strconv.AppendInt(append(b, `,"seen":`...), v.Seen, 10)
+	b = strconv.AppendInt(append(b, `,"rank":`...), int64(v.Rank), 10)
+	return append(b, '}'), nil
 }
 
 // String is the version in words for an operator: times in UTC where At is one, and only the parts that say something.

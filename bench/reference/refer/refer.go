@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	_ "net/http/pprof" // on the address that PPROF names
 	"os"
 	"os/signal"
 	"strconv"
@@ -84,7 +85,16 @@ func Serve(handle echo.HandlerFunc) error {
 	return nil
 }
 
-// Ready says on standard error that the program serves at an address.
+// Ready says on standard error that the program serves at an address. Where PPROF names another (127.0.0.1:0), profiles are served there.
 func Ready(address string) error {
-	return json.NewEncoder(os.Stderr).Encode(map[string]string{"msg": "ready", "ingest": address})
+	said := map[string]string{"msg": "ready", "ingest": address}
+	if at := os.Getenv("PPROF"); at != "" {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			return err
+		}
+		go func() { _ = http.Serve(l, nil) }() // as long as the process lives
+		said["admin"] = l.Addr().String()
+	}
+	return json.NewEncoder(os.Stderr).Encode(said)
 }

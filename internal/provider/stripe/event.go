@@ -23,7 +23,7 @@ func readEvent(body []byte) (event, error) {
 	if err != nil {
 		return event{}, err
 	}
-	e := event{root: root, thin: text(root, "object") == "v2.core.event"}
+	e := event{root: root, thin: root.Get("object").Is("v2.core.event")}
 	object := root.Get("data", "object")
 	if e.thin {
 		object = root.Get("related_object")
@@ -135,5 +135,5 @@ func (e event) identity(src *provider.Source) (id identity, ignored string, err 
 
 // preview tells whether an object is a preview of one that does not exist yet (invoice.upcoming).
 func preview(e event) bool {
-	return text(e.root, "type") == "invoice.upcoming" || strings.HasPrefix(text(e.object, "id"), "upcoming_in")
+	return e.root.Get("type").Is("invoice.upcoming") || strings.HasPrefix(text(e.object, "id"), "upcoming_in")
 }

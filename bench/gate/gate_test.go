@@ -1,0 +1,62 @@
+package gate_test
+
+import (
+	"testing"
+
+	"github.com/postern-gateway/postern/bench/gate"
+	"github.com/postern-gateway/postern/bench/plan"
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+func TestGateFailsForWhatIsMuchWorse(t *testing.T) {
+	t.Parallel()
+	recorded := gate.Figures{CPU: 1.2, Rate: 0.8, Allocations: 50}
+	for name, c := range map[string]struct {
+		now gate.Figures
+		ok  bool
+	}{
+		"the same":            {recorded, true},
+		"better":              {gate.Figures{CPU: 0.5, Rate: 2, Allocations: 10}, true},
+		"noise":               {gate.Figures{CPU: 1.7, Rate: 0.5, Allocations: 55}, true},
+		"half the throughput": {gate.Figures{CPU: 1.2, Rate: 0.39, Allocations: 50}, false},
+		"more CPU":            {gate.Figures{CPU: 2, Rate: 0.8, Allocations: 50}, false},
+		"twice the garbage":   {gate.Figures{CPU: 1.2, Rate: 0.8, Allocations: 100}, false},
+	} {
+		if findings, ok := gate.Compare(recorded, c.now); ok != c.ok {
+			t.Errorf("%s: %v, want %v: %v", name, ok, c.ok, findings)
+		}
+	}
+}
+
+func TestFiguresAreMediansOfRatios(t *testing.T) {
+	t.Parallel()
+	var samples plan.Samples
+	for round, speed := range []float64{1, 0.5, 0.1} { // the machine gets slower: the ratios stay
+		cpu := func(us float64) map[string]float64 { return map[string]float64{"one": us / speed} }
+		samples = append(samples,
+			suite.Sample{Row: "gate", Target: suite.Bare, Round: round, Rate: 1000 * speed, CPU: cpu(100)},
+			suite.Sample{Row: "gate", Target: suite.Postern, Round: round, Rate: 800 * speed, CPU: cpu(130), More: map[string]float64{"allocations": 50 + float64(round)}})
+	}
+	got, err := gate.Of(samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (gate.Figures{CPU: 1.3, Rate: 0.8, Allocations: 51}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if _, err := gate.Of(samples[:1]); err == nil {
+		t.Error("figures without anything to compare")
+	}
+}
+
+// The record that CI compares with can be read and has figures in it.
+func TestRecordIsThere(t *testing.T) {
+	t.Parallel()
+	r, err := gate.Read("../gate.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Date == "" || r.Command == "" || r.Figures.CPU <= 0 || r.Figures.Rate <= 0 || r.Figures.Allocations <= 0 {
+		t.Errorf("the record is not whole: %+v", r)
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/bench/machine"
+	"github.com/postern-gateway/postern/bench/plan"
+	"github.com/postern-gateway/postern/bench/report"
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// withMachine runs something on a machine that is stopped and removed afterwards.
+func withMachine(ctx context.Context, dir string, log *slog.Logger, do func(*machine.Machine) error) (err error) {
+	m, err := machine.Start(ctx, dir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Stop()) }()
+	return do(m)
+}
+
+// measure runs rows, writes what came of them, and prints the verdicts.
+func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *slog.Logger) error {
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	r := &report.Results{Began: time.Now().UTC().Truncate(time.Second), Command: command(), Commit: report.Commit(ctx), Rows: report.Rows(rows)}
+	err := withMachine(ctx, o.dir, log, func(m *machine.Machine) (err error) {
+		if r.Machine, err = report.Describe(ctx, m); err != nil {
+			return err
+		}
+		run := plan.NewRun(suite.New(m, log), log)
+		return run.Do(ctx, rows, p.left, func() error {
+			r.Samples, r.Gaps, r.Took = run.Samples, run.Gaps, time.Since(r.Began).Round(time.Second).String()
+			r.Judge()
+			return r.Save(o.out)
+		})
+	})
+	if len(r.Samples) == 0 {
+		return err
+	}
+	if e := r.Write(o.out); e != nil {
+		return errors.Join(err, e)
+	}
+	fmt.Print(r.Summary())
+	log.Info("written", "folder", o.out)
+	switch {
+	case err != nil:
+		return err
+	case len(r.Gaps) > 0:
+		return fmt.Errorf("%d rows could not be measured, the first: %s: %s", len(r.Gaps), r.Gaps[0].Row, r.Gaps[0].Error)
+	case o.strict && plan.Failed(r.Bounds) > 0:
+		return errBounds
+	}
+	return nil
+}
+
+// command is how this program was called, without where things lie.
+func command() string {
+	words := []string{"bench"}
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name != "dir" && f.Name != "out" {
+			words = append(words, "-"+f.Name+"="+f.Value.String())
+		}
+	})
+	return strings.Join(words, " ")
+}

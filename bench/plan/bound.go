@@ -1,0 +1,88 @@
+package plan
+
+import "github.com/postern-gateway/postern/bench/suite"
+
+// Bound is a figure that must hold.
+type Bound struct {
+	// What is measured, and Formula how the figure is made of it.
+	What, Formula string
+	// Least: the figure must be at least Limit; otherwise at most. Aim is where it should be, 0: nothing beyond the limit.
+	Least      bool
+	Limit, Aim float64
+	// Unit of the figure, "x" for a ratio.
+	Unit string
+	// Rows are those that the figure is made of.
+	Rows []string
+	// Figure is made of the samples; without rounds: not measured.
+	Figure func(Samples) Figure
+	// Applies tells whether the bound asks anything; nil: always.
+	Applies func(Samples) bool
+}
+
+// ratio bounds a target's metric divided by a reference's in the same round.
+func ratio(what, row, target, reference, name string, m Metric) Bound {
+	return Bound{What: what, Unit: "x", Rows: []string{row}, Formula: name + " of " + target + " / " + name + " of " + reference,
+		Figure: func(s Samples) Figure { return s.Ratio(row, target, reference, m) }}
+}
+
+// value bounds a target's metric; the formula says it in words.
+func value(what, row, target, formula, unit string, m Metric) Bound {
+	return Bound{What: what, Unit: unit, Rows: []string{row}, Formula: formula,
+		Figure: func(s Samples) Figure { return s.Value(row, target, m) }}
+}
+
+func (b Bound) atLeast(limit float64) Bound { b.Least, b.Limit = true, limit; return b }
+func (b Bound) atMost(limit float64) Bound  { b.Least, b.Limit = false, limit; return b }
+func (b Bound) aim(aim float64) Bound       { b.Aim = aim; return b }
+
+// where makes a bound hold only under a condition.
+func (b Bound) where(applies func(Samples) bool) Bound { b.Applies = applies; return b }
+
+// share bounds a rate divided by the median of another row's.
+func share(what, row, target, other, of string) Bound {
+	return Bound{What: what, Unit: "x", Rows: []string{row, other}, Formula: "events/s of " + target + " / events/s of " + of + " in " + other,
+		Figure: func(s Samples) Figure {
+			whole, part := s.Value(other, of, Rate), s.Value(row, target, Rate)
+			if whole.Rounds == 0 || whole.Median == 0 {
+				return Figure{}
+			}
+			return Figure{Median: part.Median / whole.Median, Min: part.Min / whole.Median, Max: part.Max / whole.Median, Rounds: part.Rounds}
+		}}
+}
+
+// reaches tells whether a target's median rate reaches a number in any of some rows.
+func reaches(target string, rate float64, rows ...string) func(Samples) bool {
+	return func(s Samples) bool {
+		for _, row := range rows {
+			if s.Value(row, target, Rate).Median >= rate {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// worst is a metric's figure over all rows of a target that have it.
+func worst(what, name, unit, target string, m Metric, rows ...string) Bound {
+	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds",
+		Figure: func(s Samples) Figure {
+			var values []float64
+			for _, row := range rows {
+				if f := s.Value(row, target, m); f.Rounds > 0 {
+					values = append(values, f.Max)
+				}
+			}
+			f := figure(values)
+			f.Median = f.Max
+			return f
+		}}
+}
+
+// publishedWithin is how long after a load's end its last event was published; what was not is a minute late.
+func publishedWithin(s suite.Sample) (float64, bool) {
+	v, ok := s.More["published_within_s"]
+	if ok && v < 0 {
+		return 60, true
+	}
+	return v, ok
+}

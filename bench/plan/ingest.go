@@ -1,0 +1,145 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// The rows that bounds and pictures are made of.
+const (
+	main64        = "closed-64"
+	main256       = "closed-256"
+	halfAfternoon = "half-of-afternoon"
+	halfPostern   = "half-of-postern"
+)
+
+// The chapters of the report.
+const (
+	chapterClosed  = "Closed loop"
+	chapterShapes  = "Other bodies, duplicates, sources"
+	chapterOpen    = "Open loop"
+	chapterFlood   = "A flood of one event"
+	chapterApply   = "Applying"
+	chapterSustain = "Ingest and applying together"
+	chapterGrowth  = "Growth"
+	chapterSize    = "Memory and start"
+	chapterDisk    = "A slow disk"
+)
+
+// Length is how often and how long a row is run.
+type Length struct {
+	Rounds int
+	For    time.Duration
+}
+
+// around is what a run of a target costs beside its load: a database, a start, a warm-up, signatures made ahead.
+const around = 3 * time.Second
+
+func (l Length) takes(targets int) time.Duration {
+	return time.Duration(l.Rounds*targets) * (l.For + around)
+}
+
+// everyone is all targets of ingest; stores are those that keep what they are sent.
+var (
+	everyone = []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern}
+	stores   = []string{suite.Bare, suite.Afternoon, suite.Postern}
+)
+
+const body = 2400
+
+// closed is a closed loop of the usual deliveries.
+func closed(connections int) suite.Shape {
+	return suite.Shape{Connections: connections, Body: body, Sources: 1}
+}
+
+// open is an open loop of the usual deliveries, over more connections than can be busy at once.
+func open(rate float64) suite.Shape {
+	return suite.Shape{Connections: 256, Rate: rate, Body: body, Sources: 1}
+}
+
+// compare is a row in which all targets meet one load.
+func compare(name, chapter string, shape suite.Shape, l Length, targets []string) Row {
+	shape.For = l.For
+	return Row{Name: name, Chapter: chapter, About: "closed loop, " + shape.String(), Takes: l.takes(len(targets)),
+		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+			return r.suite.Compare(ctx, name, l.Rounds, shape, targets...)
+		}}
+}
+
+// connections are the rows of the closed loop.
+func connections(l Length, targets []string, counts ...int) []Row {
+	var rows []Row
+	for _, n := range counts {
+		rows = append(rows, compare(fmt.Sprintf("closed-%d", n), chapterClosed, closed(n), l, targets))
+	}
+	return rows
+}
+
+// shapes are the rows of other bodies, duplicates and sources.
+func shapes(l Length) []Row {
+	small, large, twice, many := closed(64), closed(64), closed(64), closed(64)
+	small.Body, large.Body, twice.Duplicates, many.Sources = 500, 20_000, 0.05, 10
+	return []Row{
+		compare("body-0.5k", chapterShapes, small, l, everyone),
+		compare("body-20k", chapterShapes, large, l, everyone),
+		compare("duplicates-5", chapterShapes, twice, l, stores),
+		compare("sources-10", chapterShapes, many, l, stores),
+	}
+}
+
+// OfferedShares are the shares of a target's own capacity, in percent, that the rows of offered load ask for.
+var OfferedShares = []int{10, 25, 50, 75, 90}
+
+// Offered is the name of the row at a share of capacity.
+func Offered(percent int) string { return fmt.Sprintf("offered-%d", percent) }
+
+// offered are the rows of the open loop at shares of each target's own capacity.
+func offered(l Length, percents []int) []Row {
+	var rows []Row
+	for _, percent := range percents {
+		name := Offered(percent)
+		rows = append(rows, Row{Name: name, Chapter: chapterOpen, Takes: l.takes(len(stores)),
+			About: fmt.Sprintf("open loop at %d %% of each target's own capacity", percent),
+			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+				rates := map[string]float64{}
+				for _, target := range stores {
+					capacity, err := r.capacity(ctx, target)
+					if err != nil {
+						return nil, err
+					}
+					rates[target] = capacity * float64(percent) / 100
+				}
+				return r.alternate(ctx, name, l.Rounds, func(target string) suite.Shape {
+					shape := open(rates[target])
+					shape.For = l.For
+					return shape
+				}, stores...)
+			}})
+	}
+	return rows
+}
+
+// half is the row at half of a target's capacity, for it and another.
+func half(name, of string, l Length, targets ...string) Row {
+	return Row{Name: name, Chapter: chapterOpen, About: "open loop at half of the capacity of " + of, Takes: l.takes(len(targets)),
+		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+			capacity, err := r.capacity(ctx, of)
+			if err != nil {
+				return nil, err
+			}
+			shape := open(capacity / 2)
+			shape.For = l.For
+			return r.suite.Compare(ctx, name, l.Rounds, shape, targets...)
+		}}
+}
+
+// halves are the rows that the bounds of acknowledgement are about.
+func halves(l Length) []Row {
+	return []Row{
+		half(halfAfternoon, suite.Afternoon, l, suite.Afternoon, suite.Postern),
+		half(halfPostern, suite.Postern, l, suite.Bare, suite.Postern),
+	}
+}

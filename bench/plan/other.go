@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// The rows beyond plain ingest that bounds are about.
+const (
+	floodRow     = "flood"
+	applyRow     = "apply"
+	applyOwnRow  = "apply-own"
+	applyHotRow  = "apply-hot"
+	togetherRow  = "together-closed"
+	sustainedRow = "sustained"
+	growthRow    = "growth"
+	idleRow      = "idle"
+	largeRow     = "large"
+	startsRow    = "starts"
+)
+
+func flood(rounds int) Row {
+	return Row{Name: floodRow, Chapter: chapterFlood, About: "256 connections, all with one event, beside 256 connections with new ones", Takes: Length{rounds, 5 * time.Second}.takes(2),
+		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Flood(ctx, floodRow, rounds) }}
+}
+
+// apply is a row of applying so many events about so many objects.
+func apply(name, about string, rounds, events, objects int) Row {
+	const each = 5 * time.Second // what each target costs beside applying: a copy of the database, a start
+	perRound := time.Duration(events)*(time.Second/10_000+time.Second/15_000) + 2*each
+	return Row{Name: name, Chapter: chapterApply, About: fmt.Sprintf("%d events about %d objects, %s", events, objects, about),
+		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*perRound,
+		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+			return r.suite.ApplyObjects(ctx, name, rounds, events, objects)
+		}}
+}
+
+func applies(rounds, events, fewer, few int) []Row {
+	return []Row{
+		apply(applyRow, "each updated ten times on average", rounds, events, events/10),
+		apply(applyOwnRow, "most with one event", fewer, few, few),
+		apply(applyHotRow, "which get everything", fewer, few, 10),
+	}
+}
+
+// together are ingest and applying at once: first as fast as it goes, to see how fast that is, then for longer at a rate that must hold.
+func together(short, long time.Duration) []Row {
+	return []Row{
+		{Name: togetherRow, Chapter: chapterSustain, About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short), Takes: 2*short + around,
+			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+				return r.suite.SustainedClosed(ctx, togetherRow, short)
+			}},
+		{Name: sustainedRow, Chapter: chapterSustain, About: fmt.Sprintf("open loop, the processor beside, %s", long), Takes: long + 30*time.Second,
+			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+				rate, err := r.sustainable(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return r.suite.Sustained(ctx, sustainedRow, rate, long)
+			}},
+	}
+}
+
+// sustainable is the rate to try: a little above the least that must hold, or what applying kept up with under a closed loop, if more.
+func (r *Run) sustainable(ctx context.Context) (float64, error) {
+	const least, safely = 1.05 * sustainedShare, 0.8 // for minutes, checkpoints and all
+	alone := r.Samples.Value(main64, suite.Postern, Rate).Median
+	if alone == 0 {
+		var err error
+		if alone, err = r.capacity(ctx, suite.Postern); err != nil {
+			return 0, err
+		}
+	}
+	applied := r.Samples.Value(togetherRow, suite.Postern, More("applied_per_s")).Median
+	return max(least*alone, safely*applied), nil
+}
+
+func growth(rounds, keys, events int, takes time.Duration) Row {
+	return Row{Name: growthRow, Chapter: chapterGrowth, Takes: takes + Length{rounds + 1, 5 * time.Second}.takes(2),
+		About: fmt.Sprintf("closed loop, 64 connections, with %.1f million keys and %.1f million events stored, beside an empty database", float64(keys)/1e6, float64(events)/1e6),
+		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+			shape := closed(64)
+			shape.For = 5 * time.Second
+			return r.suite.Growth(ctx, growthRow, rounds, keys, events, shape)
+		}}
+}
+
+func sizes(rounds int) []Row {
+	return []Row{
+		{Name: idleRow, Chapter: chapterSize, About: "10,000 idle connections: silent since they were opened, and after one delivery each", Takes: time.Minute,
+			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Idle(ctx, idleRow) }},
+		{Name: largeRow, Chapter: chapterSize, About: "256 connections with bodies of 1 MiB", Takes: 20 * time.Second,
+			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) { return r.suite.Large(ctx, largeRow) }},
+		starts(rounds),
+	}
+}
+
+func starts(rounds int) Row {
+	return Row{Name: startsRow, Chapter: chapterSize, About: "start to ready of the gateway over an existing database", Takes: 15*time.Second + time.Duration(rounds)*time.Second,
+		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+			return r.suite.Starts(ctx, startsRow, rounds)
+		}}
+}
+
+// slowDisks are main rows again with 2 ms more for each commit.
+func slowDisks(l Length) []Row {
+	var rows []Row
+	for _, n := range []int{64, 256} {
+		name, shape := fmt.Sprintf("slow-disk-%d", n), closed(n)
+		shape.For = l.For
+		rows = append(rows, Row{Name: name, Chapter: chapterDisk, About: "closed loop, " + shape.String() + ", each commit 2 ms later", Takes: l.takes(len(stores)),
+			run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {
+				return r.suite.SlowDisk(ctx, name, l.Rounds, shape, stores...)
+			}})
+	}
+	return rows
+}

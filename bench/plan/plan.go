@@ -1,0 +1,42 @@
+package plan
+
+import (
+	"slices"
+	"time"
+)
+
+// Full is every row, in about an hour. rounds replaces the five rounds of the main rows.
+func Full(rounds int) []Row {
+	most := Length{Rounds: 5, For: 5 * time.Second}
+	if rounds > 0 {
+		most.Rounds = rounds
+	}
+	fewer := min(3, most.Rounds)
+	matrix := Length{Rounds: fewer, For: 3 * time.Second}
+	return slices.Concat(
+		connections(most, everyone, 1, 16, 64, 256),
+		shapes(matrix),
+		offered(matrix, OfferedShares),
+		halves(most),
+		[]Row{flood(most.Rounds)},
+		applies(most.Rounds, 200_000, fewer, 100_000),
+		together(30*time.Second, 5*time.Minute),
+		sizes(most.Rounds),
+		slowDisks(Length{Rounds: fewer, For: most.For}),
+		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 15*time.Minute)},
+	)
+}
+
+// Quick fits into three minutes, builds included: enough to see a large change, not to publish. rounds replaces the two of the main rows.
+func Quick(rounds int) []Row {
+	short := Length{Rounds: 2, For: 2 * time.Second}
+	if rounds > 0 {
+		short.Rounds = rounds
+	}
+	once := Length{Rounds: 1, For: 2 * time.Second}
+	return slices.Concat(
+		connections(short, stores, 64, 256),
+		halves(once),
+		[]Row{flood(1), apply(applyRow, "each updated ten times on average", 1, 40_000, 4_000), starts(2)},
+	)
+}

@@ -1,0 +1,140 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// Row is one load, or one question, put to all its targets in turn.
+type Row struct {
+	Name string
+	// About is the row in a few words; Chapter the part of the report that it belongs to.
+	About, Chapter string
+	// Takes is how long it takes, about.
+	Takes time.Duration
+	run   func(context.Context, *Run) ([]suite.Sample, error)
+}
+
+// Gap is a row that could not be measured.
+type Gap struct {
+	Row   string `json:"row"`
+	Error string `json:"error"`
+}
+
+// Run goes through rows.
+type Run struct {
+	suite *suite.Suite
+	log   *slog.Logger
+	// Samples and Gaps are what there is so far.
+	Samples Samples
+	Gaps    []Gap
+}
+
+// NewRun returns a run without samples.
+func NewRun(s *suite.Suite, log *slog.Logger) *Run { return &Run{suite: s, log: log} }
+
+// Do runs rows one after the other and tells kept after each. A row that fails leaves a gap; only the end of ctx ends the run.
+func (r *Run) Do(ctx context.Context, rows []Row, left func(time.Duration), kept func() error) error {
+	for i, row := range rows {
+		left(Estimate(rows[i:]))
+		r.log.Info(row.Name, "row", fmt.Sprintf("%d of %d", i+1, len(rows)), "about", row.About)
+		samples, err := row.run(ctx, r)
+		r.Samples = append(r.Samples, samples...)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			r.log.Error(row.Name, "error", err)
+			r.Gaps = append(r.Gaps, Gap{Row: row.Name, Error: err.Error()})
+		}
+		if err := kept(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Estimate is how long rows take, about.
+func Estimate(rows []Row) time.Duration {
+	var sum time.Duration
+	for _, row := range rows {
+		sum += row.Takes
+	}
+	return sum
+}
+
+// Choose keeps the rows with some names, in the order of the rows; a name that ends in * stands for all that begin so.
+func Choose(rows []Row, names []string) ([]Row, error) {
+	var chosen []Row
+	used := map[string]bool{}
+	for _, row := range rows {
+		i := slices.IndexFunc(names, func(name string) bool { return matches(row.Name, name) })
+		if i >= 0 {
+			chosen = append(chosen, row)
+		}
+		for _, name := range names {
+			used[name] = used[name] || matches(row.Name, name)
+		}
+	}
+	for _, name := range names {
+		if !used[name] {
+			return nil, errors.New("no row " + name + "; -list tells them")
+		}
+	}
+	return chosen, nil
+}
+
+func matches(row, name string) bool {
+	if begin, ok := strings.CutSuffix(name, "*"); ok {
+		return strings.HasPrefix(row, begin)
+	}
+	return row == name
+}
+
+// capacity is the most events per second that a target took in a closed loop, measured now if no row has done so.
+func (r *Run) capacity(ctx context.Context, target string) (float64, error) {
+	best := 0.0
+	for _, row := range []string{main64, main256, capacityRow} {
+		best = max(best, r.Samples.Value(row, target, Rate).Median)
+	}
+	if best > 0 {
+		return best, nil
+	}
+	shape := closed(64)
+	shape.For = 3 * time.Second
+	samples, err := r.suite.Compare(ctx, capacityRow, 1, shape, target)
+	if err != nil {
+		return 0, err
+	}
+	r.Samples = append(r.Samples, samples...)
+	return samples[0].Rate, nil
+}
+
+// capacityRow is where capacities are kept that no row of the plan has measured.
+const capacityRow = "capacity"
+
+// alternate runs each target under a load of its own, in turn.
+func (r *Run) alternate(ctx context.Context, row string, rounds int, shape func(target string) suite.Shape, targets ...string) ([]suite.Sample, error) {
+	var samples []suite.Sample
+	for round := range rounds {
+		for i := range targets {
+			target := targets[(i+round)%len(targets)]
+			sample, err := r.suite.Ingest(ctx, target, shape(target))
+			if err != nil {
+				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
+			}
+			sample.Row, sample.Round = row, round
+			samples = append(samples, sample)
+			r.log.Info(row, "target", target, "round", fmt.Sprintf("%d of %d", round+1, rounds), "offered", int(sample.Offered), "rate", int(sample.Rate),
+				"p50", sample.P50, "p99", sample.P99, "errors", sample.Errors)
+		}
+	}
+	return samples, nil
+}

@@ -1,0 +1,123 @@
+// Package plan is what the benchmark does and what must come of it: the rows, their order and length, and the bounds.
+package plan
+
+import (
+	"slices"
+
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// Samples are the runs of all rows.
+type Samples []suite.Sample
+
+// Of is a target's samples in a row.
+func (s Samples) Of(row, target string) Samples {
+	var found Samples
+	for _, x := range s {
+		if x.Row == row && x.Target == target {
+			found = append(found, x)
+		}
+	}
+	return found
+}
+
+// Targets are a row's targets in the order in which they first ran.
+func (s Samples) Targets(row string) []string {
+	var found []string
+	for _, x := range s {
+		if x.Row == row && !slices.Contains(found, x.Target) {
+			found = append(found, x.Target)
+		}
+	}
+	return found
+}
+
+// Metric is a number that a sample has; ok tells whether it has it.
+type Metric func(suite.Sample) (value float64, ok bool)
+
+// The metrics that every row has.
+var (
+	Rate = of(func(s suite.Sample) float64 { return s.Rate })
+	P50  = of(func(s suite.Sample) float64 { return s.P50 })
+	P99  = of(func(s suite.Sample) float64 { return s.P99 })
+	P999 = of(func(s suite.Sample) float64 { return s.P999 })
+	Max  = of(func(s suite.Sample) float64 { return s.Max })
+	CPU  = of(func(s suite.Sample) float64 { return s.ServerCPU() })
+	WAL  = of(func(s suite.Sample) float64 { return s.WAL })
+	// Errors are deliveries that were not taken.
+	Errors = of(func(s suite.Sample) float64 { return float64(s.Errors) })
+)
+
+func of(value func(suite.Sample) float64) Metric {
+	return func(s suite.Sample) (float64, bool) { return value(s), true }
+}
+
+// More is a number that only some rows have.
+func More(name string) Metric {
+	return func(s suite.Sample) (float64, bool) { v, ok := s.More[name]; return v, ok }
+}
+
+// CPUOf is a program's processor time, in microseconds per event.
+func CPUOf(program string) Metric {
+	return func(s suite.Sample) (float64, bool) { v, ok := s.CPU[program]; return v, ok }
+}
+
+// Memory is a program's, in MiB.
+func Memory(program string) Metric {
+	return func(s suite.Sample) (float64, bool) { v, ok := s.Memory[program]; return v, ok }
+}
+
+// Figure is the median of some rounds, and the least and most of them.
+type Figure struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	Rounds int     `json:"rounds"`
+}
+
+// figure sums values up; no values: no rounds.
+func figure(values []float64) Figure {
+	if len(values) == 0 {
+		return Figure{}
+	}
+	return Figure{Median: median(values), Min: slices.Min(values), Max: slices.Max(values), Rounds: len(values)}
+}
+
+// median is the middle of values, of an even number the mean of both in the middle.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	half := len(sorted) / 2
+	if len(sorted)%2 == 0 {
+		return (sorted[half-1] + sorted[half]) / 2
+	}
+	return sorted[half]
+}
+
+// Value is a metric of a target in a row, over the rounds.
+func (s Samples) Value(row, target string, m Metric) Figure {
+	var values []float64
+	for _, x := range s.Of(row, target) {
+		if v, ok := m(x); ok {
+			values = append(values, v)
+		}
+	}
+	return figure(values)
+}
+
+// Ratio is a target's metric divided by another's in the same round: what the machine did meanwhile met both.
+func (s Samples) Ratio(row, target, reference string, m Metric) Figure {
+	var ratios []float64
+	below := s.Of(row, reference)
+	for _, above := range s.Of(row, target) {
+		i := slices.IndexFunc(below, func(x suite.Sample) bool { return x.Round == above.Round })
+		if i < 0 {
+			continue
+		}
+		a, ok := m(above)
+		b, also := m(below[i])
+		if ok && also && b != 0 {
+			ratios = append(ratios, a/b)
+		}
+	}
+	return figure(ratios)
+}

@@ -1,0 +1,61 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/bench/plan"
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// rates are a target's samples in a row, a round each.
+func rates(row, target string, rates ...float64) plan.Samples {
+	var s plan.Samples
+	for round, rate := range rates {
+		s = append(s, suite.Sample{Row: row, Target: target, Round: round, Rate: rate})
+	}
+	return s
+}
+
+func TestValueIsTheMedianOfRounds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		rates []float64
+		want  plan.Figure
+	}{
+		{"none", nil, plan.Figure{}},
+		{"one", []float64{7}, plan.Figure{Median: 7, Min: 7, Max: 7, Rounds: 1}},
+		{"odd, with one far off", []float64{10, 11, 1000, 9, 12}, plan.Figure{Median: 11, Min: 9, Max: 1000, Rounds: 5}},
+		{"even", []float64{4, 1, 2, 3}, plan.Figure{Median: 2.5, Min: 1, Max: 4, Rounds: 4}},
+	} {
+		got := rates("row", "a", c.rates...).Value("row", "a", plan.Rate)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", c.name, diff)
+		}
+	}
+}
+
+// A machine that is half as fast in one round halves both: the ratio of each round says nothing of it, that of the medians would.
+func TestRatioIsOfTheSameRound(t *testing.T) {
+	t.Parallel()
+	samples := append(rates("row", "postern", 80, 40, 20), rates("row", "bare", 100, 50, 25)...)
+	got := samples.Ratio("row", "postern", "bare", plan.Rate)
+	if diff := cmp.Diff(plan.Figure{Median: 0.8, Min: 0.8, Max: 0.8, Rounds: 3}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestRatioLeavesOutWhatHasNoCounterpart(t *testing.T) {
+	t.Parallel()
+	samples := append(rates("row", "postern", 10, 20, 30), rates("row", "bare", 10, 0)...)
+	samples = append(samples, rates("another", "bare", 1, 1, 1)...)
+	got := samples.Ratio("row", "postern", "bare", plan.Rate)
+	if diff := cmp.Diff(plan.Figure{Median: 1, Min: 1, Max: 1, Rounds: 1}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if f := samples.Value("row", "postern", plan.More("nothing")); f.Rounds != 0 {
+		t.Errorf("a metric that no sample has gives %+v", f)
+	}
+}

@@ -1,0 +1,78 @@
+package profile_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/bench/profile"
+)
+
+// serve serves profiles of this process as a program under measurement does.
+func serve(t *testing.T) (admin string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// standInLine has goroutines wait for a lock until the test ends.
+func standInLine(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var lock sync.Mutex
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				lock.Lock()
+				<-time.After(time.Millisecond)
+				lock.Unlock()
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); wg.Wait() })
+}
+
+// What was waited for is found although no program records blocking.
+func TestWaitingIsSeen(t *testing.T) {
+	t.Parallel()
+	dir, admin := t.TempDir(), serve(t)
+	standInLine(t)
+	if err := (profile.Watch{CPU: time.Second, Trace: 200 * time.Millisecond}).Take(t.Context(), dir, "program", admin); err != nil {
+		t.Fatal(err)
+	}
+	if err := profile.Explain(t.Context(), dir, "program"); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"cpu": "flat", "allocs": "flat", "heap": "flat", "network": "flat", "scheduler": "flat", "block": "standInLine"} {
+		text, err := os.ReadFile(filepath.Join(dir, "program."+name+".txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s does not have %s:\n%s", name, want, text)
+		}
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	err := (profile.Watch{CPU: time.Second}).Take(t.Context(), t.TempDir(), "program", strings.TrimPrefix(server.URL, "http://"))
+	if err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("a program without profiles: %v", err)
+	}
+}

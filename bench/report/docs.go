@@ -1,0 +1,68 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Page is docs/benchmarks.md, and the folder beside it with the results and pictures that it shows.
+type Page struct{ File, Dir string }
+
+// DocsPage is the project's, as seen from the folder bench.
+func DocsPage() Page {
+	return Page{File: filepath.Join("..", "docs", "benchmarks.md"), Dir: filepath.Join("..", "docs", "benchmarks")}
+}
+
+// The marks between which a page has results. What else the page says is written by hand.
+const (
+	beginMark = "<!-- results -->"
+	endMark   = "<!-- end of results -->"
+)
+
+// Fill puts a text between the marks of a page.
+func Fill(page, text string) (string, error) {
+	before, rest, found := strings.Cut(page, beginMark)
+	_, after, ended := strings.Cut(rest, endMark)
+	if !found || !ended {
+		return "", fmt.Errorf("the page has no %s and %s", beginMark, endMark)
+	}
+	return before + beginMark + "\n\n" + text + "\n" + endMark + after, nil
+}
+
+// Results are those that the page was made of.
+func (p Page) Results() (*Results, error) { return Read(filepath.Join(p.Dir, resultsFile)) }
+
+// Text is the page as it must be for some results.
+func (p Page) Text(r *Results) (string, error) {
+	page, err := os.ReadFile(p.File)
+	if err != nil {
+		return "", err
+	}
+	return Fill(string(page), r.pictureLinks(p.Dir)+r.Markdown())
+}
+
+// Write puts results into the page and beside it.
+func (p Page) Write(r *Results) error {
+	text, err := p.Text(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
+		return err
+	}
+	return errors.Join(r.Save(p.Dir), r.Pictures(p.Dir), os.WriteFile(p.File, []byte(text), 0o644))
+}
+
+// pictureLinks shows the pictures that there are samples for.
+func (r *Results) pictureLinks(dir string) string {
+	var b strings.Builder
+	for _, p := range r.pictures() {
+		if drawn, err := p.draw(); err == nil && drawn != nil {
+			fmt.Fprintf(&b, "![%s](%s/%s)\n\n", p.about, filepath.Base(dir), p.file)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,94 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/postern-gateway/postern/bench/machine"
+)
+
+// Machine is where and with what something was measured.
+type Machine struct {
+	CPU        string            `json:"cpu"`
+	Cores      int               `json:"cores"`
+	MemoryGiB  float64           `json:"memory_gib"`
+	Kernel     string            `json:"kernel"`
+	Go         string            `json:"go"`
+	PostgreSQL string            `json:"postgresql"`
+	NATS       string            `json:"nats"`
+	Settings   map[string]string `json:"postgresql_settings"`
+}
+
+// settings are those of PostgreSQL that a reader will ask about.
+var settings = []string{"fsync", "synchronous_commit", "full_page_writes", "wal_compression", "shared_buffers", "max_wal_size", "wal_buffers", "checkpoint_timeout", "commit_delay"}
+
+// Describe looks at the machine.
+func Describe(ctx context.Context, m *machine.Machine) (Machine, error) {
+	d := Machine{CPU: model(), Cores: runtime.NumCPU(), Go: runtime.Version(), NATS: m.JS.Conn().ConnectedServerVersion(), Settings: map[string]string{}}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return d, err
+	}
+	d.Kernel = unix.ByteSliceToString(u.Sysname[:]) + " " + unix.ByteSliceToString(u.Release[:])
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return d, err
+	}
+	d.MemoryGiB = float64(info.Totalram) * float64(info.Unit) / (1 << 30)
+	for _, name := range append(settings, "server_version") {
+		var v string
+		if err := m.Admin.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&v); err != nil {
+			return d, fmt.Errorf("read setting %s: %w", name, err)
+		}
+		d.Settings[name] = v
+	}
+	d.PostgreSQL = d.Settings["server_version"]
+	delete(d.Settings, "server_version")
+	return d, nil
+}
+
+// String is the machine in a line.
+func (m Machine) String() string {
+	var set []string
+	for _, name := range slices.Sorted(maps.Keys(m.Settings)) {
+		set = append(set, name+" "+m.Settings[name])
+	}
+	return fmt.Sprintf("%s, %d cores, %.0f GiB; %s; %s; PostgreSQL %s (%s); NATS %s with file storage",
+		m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go, m.PostgreSQL, strings.Join(set, ", "), m.NATS)
+}
+
+// model is the processor's name; not every kernel tells.
+func model() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+// Commit is the state of the source, with a + where it was changed since; "" if git does not tell.
+func Commit(ctx context.Context) string {
+	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short", "HEAD").Output()
+	if err != nil {
+		return ""
+	}
+	commit := strings.TrimSpace(string(head))
+	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain").Output()
+	if err != nil || len(changed) > 0 {
+		return commit + "+"
+	}
+	return commit
+}

@@ -1,0 +1,76 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/postern-gateway/postern/bench/plan"
+)
+
+// number writes a figure with three digits that count, thousands apart.
+func number(v float64) string {
+	switch size := math.Abs(v); {
+	case size >= 100:
+		return thousands(int64(math.Round(v)))
+	case size >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case v == 0:
+		return "0"
+	default:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+}
+
+func thousands(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, digits = "-", digits[1:]
+	}
+	var groups []string
+	for len(digits) > 3 {
+		groups = append([]string{digits[len(digits)-3:]}, groups...)
+		digits = digits[:len(digits)-3]
+	}
+	return sign + strings.Join(append([]string{digits}, groups...), ",")
+}
+
+// median is a figure's middle, or a dash where there is none.
+func median(f plan.Figure) string {
+	if f.Rounds == 0 {
+		return "–"
+	}
+	return number(f.Median)
+}
+
+// cell is a figure in a table; in a column where nothing means that it was not measured, a dash.
+func cell(f plan.Figure, zero bool) string {
+	if f.Max == 0 && !zero {
+		return "–"
+	}
+	return median(f)
+}
+
+// spread is a figure with the least and most of its rounds.
+func spread(f plan.Figure, unit string) string {
+	switch {
+	case f.Rounds == 0:
+		return "–"
+	case f.Rounds == 1 || number(f.Min) == number(f.Max):
+		return with(f.Median, unit)
+	}
+	return fmt.Sprintf("%s (%s to %s)", with(f.Median, unit), number(f.Min), number(f.Max))
+}
+
+// with puts a unit behind a number; a ratio's is a cross.
+func with(v float64, unit string) string {
+	switch unit {
+	case "x":
+		return number(v) + " ×"
+	case "":
+		return number(v)
+	}
+	return number(v) + " " + unit
+}

@@ -1,0 +1,134 @@
+package report_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/bench/plan"
+	"github.com/postern-gateway/postern/bench/report"
+	"github.com/postern-gateway/postern/bench/suite"
+)
+
+// results are made up: three rounds of two targets in a closed and an open loop.
+func results() *report.Results {
+	r := &report.Results{Rows: report.Rows(plan.Full(0)), Gaps: []plan.Gap{{Row: "growth", Error: "no\nspace"}}}
+	for round := range 3 {
+		for i, target := range []string{suite.Bare, suite.Postern} {
+			program := []string{"bare", "gateway"}[i]
+			s := suite.Sample{Row: "closed-64", Target: target, Round: round, Rate: 10_000 - 1000*float64(i) + float64(round), P50: 4, P99: 12.34, WAL: 2600,
+				CPU: map[string]float64{program: 50, "postgresql": 40}, Memory: map[string]float64{program: 80}}
+			r.Samples = append(r.Samples, s)
+			for _, percent := range plan.OfferedShares {
+				s.Row, s.Offered = plan.Offered(percent), float64(100-i)*float64(percent)
+				r.Samples = append(r.Samples, s)
+			}
+		}
+	}
+	r.Judge()
+	return r
+}
+
+func TestTables(t *testing.T) {
+	t.Parallel()
+	text := results().Markdown()
+	for _, want := range []string{
+		"| ingest, 64 connections | 0.90 × | ≥ 0.75 × (aim 0.85 ×) | pass | events/s of postern / events/s of bare |",
+		"| ingest, 64 connections | – | ≥ 2.00 × | not measured | events/s of postern / events/s of afternoon |",
+		"Not measured: `growth`: no space",
+		"`closed-64`: closed loop, 64 connections, 2.4 KB\n\n| | events/s | p50 ms | p99 ms | errors | CPU µs/event | own | PostgreSQL | WAL B/event | own MiB |",
+		"| bare | 10,001 | 4.00 | 12.3 | 0 | 90.0 | 50.0 | 40.0 | 2,600 | 80.0 |",
+		"postern / bare: events/s 0.90 ×; p50 1.00 ×; p99 1.00 ×; CPU 1.00 ×; WAL 1.00 ×.",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the tables do not have:\n%s\n\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "closed-256`") {
+		t.Error("a row without samples has a table")
+	}
+	if n := strings.Count(text, "postern / bare"); n != 1 {
+		t.Errorf("targets are compared in %d rows: those that were offered loads of their own cannot be", n)
+	}
+}
+
+func TestResultsSurviveTheirFile(t *testing.T) {
+	t.Parallel()
+	dir, r := t.TempDir(), results()
+	if err := r.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	again, err := report.Read(filepath.Join(dir, "results.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r, again); diff != "" {
+		t.Errorf("(-saved +read)\n%s", diff)
+	}
+}
+
+func TestPictures(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := results().Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"throughput.svg", "latency.svg", "cpu.svg"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"</svg>", "postern", "sans-serif", "fill:#FFFFFF"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s has no %s", name, want)
+			}
+		}
+	}
+	if err := (&report.Results{}).Write(t.TempDir()); err != nil {
+		t.Errorf("no samples: %v", err)
+	}
+}
+
+func TestFill(t *testing.T) {
+	t.Parallel()
+	const begin, end = "<!-- results -->", "<!-- end of results -->"
+	got, err := report.Fill("a\n"+begin+"\nold\n"+end+"\nz", "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("a\n%s\n\nnew\n%s\nz", begin, end); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	again, err := report.Fill(got, "new")
+	if err != nil || again != got {
+		t.Errorf("filled twice it differs: %q, %v", again, err)
+	}
+	if _, err := report.Fill("no marks", "new"); err == nil {
+		t.Error("a page without marks is filled")
+	}
+}
+
+// TestPageSaysWhatTheDataSay keeps docs/benchmarks.md and the results beside it together.
+func TestPageSaysWhatTheDataSay(t *testing.T) {
+	t.Parallel()
+	page := report.Page{File: "../../docs/benchmarks.md", Dir: "../../docs/benchmarks"}
+	r, err := page.Results()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := page.Text(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have, err := os.ReadFile(page.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(have)); diff != "" {
+		t.Errorf("docs/benchmarks.md is not what its results.json makes of it; cd bench && go run . -docs (-data +page)\n%s", diff)
+	}
+}

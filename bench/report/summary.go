@@ -1,0 +1,33 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/postern-gateway/postern/bench/plan"
+)
+
+// Summary is what a terminal shows at the end: the bounds that were measured, and each row's rates.
+func (r *Results) Summary() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ROW\tTARGET\tEVENTS/S\tP50 MS\tP99 MS\tP99.9 MS\tMAX MS\tERRORS\tCPU µs/EVENT")
+	for _, row := range r.Rows {
+		for _, target := range r.Samples.Targets(row.Name) {
+			fmt.Fprintf(w, "%s\t%s", row.Name, target)
+			for _, c := range common {
+				fmt.Fprintf(w, "\t%s", cell(r.Samples.Value(row.Name, target, c.metric), c.zero))
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	fmt.Fprintln(w, "\nWHAT\tMEASURED\tMUST BE\t\tHOW")
+	for _, v := range r.Bounds {
+		if v.Status != plan.Missing {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", v.What, spread(v.Figure, v.Unit), Limit(v), v.Status, v.Formula)
+		}
+	}
+	_ = w.Flush() // a strings.Builder takes everything
+	return b.String()
+}

@@ -1,0 +1,129 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// growthWarm is how many times longer than the others the first round is, which is not measured: after it most pages of a large index
+// have been changed, and logged whole, since the checkpoint at its beginning.
+const growthWarm = 3
+
+// Growth measures ingest over a database that has so many keys and events stored beside ingest over an empty one. No checkpoint is
+// taken between the runs but those that PostgreSQL takes by itself: right after one, each page that is changed is logged whole, which
+// a short run on a large index would pay for every event and a running system hardly ever does.
+func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int, shape Shape) (_ []Sample, err error) {
+	grown, err := s.grow(ctx, keys, events)
+	if grown != "" {
+		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), grown)) }()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", row, err)
+	}
+	empty := make([]string, rounds+1) // made now and dropped at the end, since each would bring a checkpoint
+	for i := range empty {
+		if empty[i], err = s.m.NewDatabaseQuietly(ctx); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), empty[i])) }()
+	}
+	if err := s.m.Settle(ctx); err != nil {
+		return nil, err
+	}
+	var samples []Sample
+	for round := range rounds + 1 {
+		for i := range 2 {
+			target, database := Empty, empty[round]
+			if (i+round)%2 == 0 {
+				target, database = Grown, grown
+			}
+			one := shape
+			one.Database, one.InPlace = database, true
+			if round == 0 {
+				one.For *= growthWarm
+			}
+			sample, err := s.ingestCounted(ctx, one)
+			if err != nil {
+				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
+			}
+			s.log.Info(row, "target", target, "round", round, "of", rounds, "rate", int(sample.Rate), "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL), "more", sample.More)
+			if round > 0 {
+				sample.Row, sample.Target, sample.Round = row, target, round-1
+				samples = append(samples, sample)
+			}
+		}
+	}
+	return samples, nil
+}
+
+// ingestCounted is Ingest on a database in its place, with the pages counted that it asked for and did not find in PostgreSQL's memory
+// (new ones included), per event stored, warm-up and all.
+func (s *Suite) ingestCounted(ctx context.Context, shape Shape) (sample Sample, err error) {
+	before, err := s.pages(ctx, shape.Database)
+	if err != nil {
+		return sample, err
+	}
+	if sample, err = s.Ingest(ctx, Postern, shape); err != nil {
+		return sample, err
+	}
+	after, err := s.pages(ctx, shape.Database)
+	if err != nil {
+		return sample, err
+	}
+	stored := max(sample.More["stored"], 1)
+	for name := range after {
+		n := after[name] - before[name]
+		if name != "checkpoints" {
+			n /= stored
+		}
+		sample.more(name, n)
+	}
+	return sample, nil
+}
+
+const sessionsSQL = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`
+
+const pagesSQL = `
+SELECT
+  coalesce(sum(heap_blks_read) FILTER (WHERE relname = 'event_keys'), 0)::float8,
+  coalesce(sum(idx_blks_read) FILTER (WHERE relname = 'event_keys'), 0)::float8,
+  coalesce(sum(coalesce(heap_blks_read, 0) + coalesce(idx_blks_read, 0) + coalesce(toast_blks_read, 0) + coalesce(tidx_blks_read, 0)) FILTER (WHERE relname LIKE 'events\_2%'), 0)::float8,
+  (SELECT blks_read FROM pg_stat_database WHERE datname = current_database())::float8,
+  (SELECT wal_fpi FROM pg_stat_wal)::float8,
+  (SELECT checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter)::float8
+FROM pg_statio_user_tables WHERE schemaname = 'postern'`
+
+// pages reads the counters, once nobody is connected any more: a session tells its own at its end.
+func (s *Suite) pages(ctx context.Context, database string) (map[string]float64, error) {
+	conn, err := s.m.Connect(ctx, database)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := alone(ctx, conn); err != nil {
+		return nil, err
+	}
+	var keys, index, events, all, full, checkpoints float64
+	if err := conn.QueryRow(ctx, pagesSQL).Scan(&keys, &index, &events, &all, &full, &checkpoints); err != nil {
+		return nil, err
+	}
+	return map[string]float64{"missed_keys": keys, "missed_keys_index": index, "missed_events": events, "missed_all": all, "full_pages": full, "checkpoints": checkpoints}, nil
+}
+
+// alone waits until a session is its database's only one.
+func alone(ctx context.Context, conn *pgx.Conn) error {
+	const within = 10 * time.Second
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		var others int
+		if err := conn.QueryRow(ctx, sessionsSQL).Scan(&others); err != nil || others == 0 {
+			return err
+		}
+		if time.Since(began) > within {
+			return fmt.Errorf("%d sessions are still connected", others)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package suite
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// metrics are what a process tells of itself, by the name with labels as /metrics writes it.
+type metrics map[string]float64
+
+// scrapeWithin bounds the reading of a page of metrics.
+const scrapeWithin = 10 * time.Second
+
+// scrape reads /metrics of an admin address.
+func scrape(ctx context.Context, admin string) (metrics, error) {
+	ctx, cancel := context.WithTimeout(ctx, scrapeWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("read metrics: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("read metrics of %s: %s", admin, res.Status)
+	}
+	return parse(res.Body)
+}
+
+// parse reads Prometheus's text format, without time stamps.
+func parse(r io.Reader) (metrics, error) {
+	m, lines := metrics{}, bufio.NewScanner(r)
+	for lines.Scan() {
+		line := lines.Text()
+		at := strings.LastIndexByte(line, ' ')
+		if strings.HasPrefix(line, "#") || at < 0 {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[at+1:], 64)
+		if err != nil {
+			return nil, fmt.Errorf("read metric %q: %w", line, err)
+		}
+		m[line[:at]] = value
+	}
+	return m, lines.Err()
+}
+
+// sum adds a metric over all labels that have the given one among them, "": any.
+func (m metrics) sum(name, label string) float64 {
+	total := 0.0
+	for key, value := range m {
+		bare, labels, _ := strings.Cut(key, "{")
+		if bare == name && strings.Contains(labels, label) {
+			total += value
+		}
+	}
+	return total
+}
+
+// published is what a gateway has stored and what of that the stream has not taken, which is left to the auditor.
+func (m metrics) published() (stored, left float64) {
+	const publishes = "postern_publishes_total"
+	return m.sum("postern_events_total", `result="stored"`),
+		m.sum(publishes, `result="overflowed"`) + m.sum(publishes, `result="withheld"`) + m.sum(publishes, `result="failed"`)
+}
+
+// allocations puts what a gateway has allocated between two readings into a sample, per delivery.
+func allocations(sample *Sample, before, after metrics) {
+	n := float64(max(sample.Events+sample.Errors, 1))
+	sample.more("allocations", (after["go_memstats_mallocs_total"]-before["go_memstats_mallocs_total"])/n)
+	sample.more("allocated_bytes", (after["go_memstats_alloc_bytes_total"]-before["go_memstats_alloc_bytes_total"])/n)
+}

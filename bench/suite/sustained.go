@@ -1,0 +1,121 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postern-gateway/postern/bench/load"
+)
+
+// Sustained measures gateway and processor together at an arrival rate, for a time: how far applying falls behind, and how long it
+// takes to catch up afterwards.
+func (s *Suite) Sustained(ctx context.Context, row string, rate float64, d time.Duration) ([]Sample, error) {
+	return s.sustained(ctx, row, Shape{Connections: 256, Rate: rate, For: d, Objects: int(rate * d.Seconds() / 10)})
+}
+
+// closedGuess is about how many events per second gateway and processor take together; it only says how many objects there are.
+const closedGuess = 4000
+
+// SustainedClosed is the same under a closed loop of 64 connections, which shows the highest rate that the two hold together: where
+// the backlog grows, the rate that is applied is the lower one.
+func (s *Suite) SustainedClosed(ctx context.Context, row string, d time.Duration) ([]Sample, error) {
+	return s.sustained(ctx, row, Shape{Connections: 64, For: d, Objects: int(closedGuess * d.Seconds() / 10)})
+}
+
+func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (_ []Sample, err error) {
+	shape.Body, shape.Sources, shape.Applied = body, 1, true
+	if err := s.m.Settle(ctx); err != nil {
+		return nil, err
+	}
+	r, err := s.start(ctx, Postern, shape)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		err = errors.Join(err, r.stop(), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+	}()
+	deliveries := s.deliveries(shape)
+	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp, Progress: s.progress}
+	warm, err := load.Run(ctx, deliveries, 0, o)
+	if err != nil {
+		return nil, err
+	}
+	before, err := s.before(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	counted, err := scrape(ctx, r.admin)
+	if err != nil {
+		return nil, err
+	}
+	watch := s.watch(ctx, row)
+	o.For = shape.For
+	result, err := load.Run(ctx, deliveries, warm.Next, o)
+	if err := errors.Join(err, watch.end()); err != nil {
+		return nil, err
+	}
+	sample := Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
+	latency(&sample, result.Latency)
+	watch.tell(&sample)
+	if err := s.drained(ctx, r, counted, &sample); err != nil {
+		return nil, err
+	}
+	if err := s.after(ctx, r, before, &sample); err != nil {
+		return nil, err
+	}
+	s.log.Info(row, "rate", int(sample.Rate), "applied", int(sample.More["applied_per_s"]), "backlog", sample.More["backlog_end"], "errors", sample.Errors, "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
+	return []Sample{sample}, nil
+}
+
+// drainWithin bounds the time until nothing is left to apply.
+const drainWithin = 10 * time.Minute
+
+const countOutcomesSQL = `SELECT count(*) FROM postern.outcomes WHERE run = 0`
+
+// drained waits until everything that was stored is published and applied, and sees that the processor did it and no auditor.
+func (s *Suite) drained(ctx context.Context, r *running, before metrics, sample *Sample) error {
+	began := time.Now()
+	if err := s.published(ctx, r, before, sample); err != nil {
+		return err
+	}
+	for {
+		lag, err := s.m.Lag(ctx, eventsStream, processorConsumer)
+		if err != nil {
+			return err
+		}
+		if lag.Left == 0 {
+			break
+		}
+		if err := r.processor.Ended(); err != nil {
+			return err
+		}
+		if time.Since(began) > drainWithin {
+			return fmt.Errorf("%d events are not applied %s after the load's end", lag.Left, drainWithin)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	sample.more("drained_after_s", time.Since(began).Seconds())
+	m, err := scrape(ctx, r.processorAdmin)
+	if err != nil {
+		return err
+	}
+	sample.more("audited", m.sum("postern_audited_events_total", ""))
+	if n := m.sum("postern_apply_lag_seconds_count", ""); n > 0 {
+		sample.more("apply_lag_mean_s", m.sum("postern_apply_lag_seconds_sum", "")/n)
+	}
+	conn, err := s.m.Connect(ctx, r.database)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var outcomes int64
+	if err := conn.QueryRow(ctx, countOutcomesSQL).Scan(&outcomes); err != nil {
+		return err
+	}
+	if stored := int64(sample.More["stored"]); outcomes != stored {
+		return fmt.Errorf("%d outcomes of %d stored events", outcomes, stored)
+	}
+	return nil
+}

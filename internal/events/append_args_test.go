@@ -1,0 +1,148 @@
+package events_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// noise is text that hardly compresses.
+func noise(n int) string {
+	rng := rand.New(rand.NewPCG(1, 2))
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = byte('!' + rng.IntN(90))
+	}
+	return string(out)
+}
+
+// Every column comes back as it was given, also where it is empty, odd or at an edge, and whatever way the URL asks to run statements.
+func TestColumnsAreWhatWasAppended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	type columns struct {
+		Key, Type, Account, ObjectType, ObjectID, APIVersion, Origin, Headers, Verification, Body string
+		OccurredAt                                                                                *time.Time
+		ReceivedAt                                                                                time.Time
+		Index                                                                                     int
+	}
+	at := func(s string) *time.Time {
+		v, err := time.Parse(time.RFC3339Nano, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &v
+	}
+	received := time.Date(1999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+	wants := map[string]columns{
+		"all":   {"all", "order/é", "ac ct", "or\"der", `\1,{}`, "v1", "import", `{"a": "\"b\\"}`, `{"c": 1}`, "\x00{\"x\":1}\\", at("2026-11-21T10:00:00.123456Z"), received, 0},
+		"none":  {Key: "none", Origin: "webhook", Headers: "{}", Verification: "{}", ReceivedAt: received},
+		"early": {Key: "early", Origin: "hint", Headers: "{}", Verification: "{}", OccurredAt: at("0001-02-03T04:05:06Z"), ReceivedAt: received},
+		"late":  {Key: "late", Origin: "reconcile", Headers: "{}", Verification: "{}", OccurredAt: at("9999-12-31T23:59:59.999999Z"), ReceivedAt: received},
+	}
+	modes := []string{"cache_statement", "exec", "cache_describe"}
+	for _, mode := range modes {
+		pool, err := pgxpool.New(t.Context(), b.db.URL+"&search_path=postern&default_query_exec_mode="+mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		var batch []events.Delivery
+		for _, w := range wants {
+			d := b.delivery(w.Body, mode+w.Key)
+			d.Origin, d.Headers, d.Verification, d.ReceivedAt = w.Origin, []byte(w.Headers), []byte(w.Verification), w.ReceivedAt
+			e := &d.Events[0]
+			e.Type, e.Account, e.ObjectType, e.ObjectID, e.APIVersion = w.Type, w.Account, w.ObjectType, w.ObjectID, w.APIVersion
+			if w.OccurredAt != nil {
+				e.OccurredAt = *w.OccurredAt
+			}
+			batch = append(batch, d)
+		}
+		if _, err := events.Append(t.Context(), pool, batch); err != nil {
+			t.Fatalf("%s: %v", mode, err)
+		}
+		for key, want := range wants {
+			want.Key = mode + key
+			var got columns
+			var body []byte
+			if err := b.db.Pool.QueryRow(t.Context(), `SELECT event_id, event_type, account, object_type, object_id, api_version, origin, headers::text, verification::text,
+				body, occurred_at, received_at, delivery_index FROM events WHERE event_id = $1 AND delivery_id = id`, want.Key).Scan(&got.Key, &got.Type, &got.Account, &got.ObjectType, &got.ObjectID,
+				&got.APIVersion, &got.Origin, &got.Headers, &got.Verification, &body, &got.OccurredAt, &got.ReceivedAt, &got.Index); err != nil {
+				t.Fatalf("%s: %v", want.Key, err)
+			}
+			got.Body = string(body)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", want.Key, diff)
+			}
+		}
+	}
+}
+
+// What no time of PostgreSQL's can be is none: years that a body claims.
+func TestClaimedTimesBeyondAreNone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, year := range []int{-5000, 0, 10_000, 300_000} {
+		d := b.delivery("x", time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).String())
+		d.Events[0].OccurredAt = time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+		b.append(t, d)
+	}
+	var none int
+	if err := b.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM events WHERE occurred_at IS NULL").Scan(&none); err != nil || none != 4 {
+		t.Errorf("%d of 4 events without a time of their own, %v", none, err)
+	}
+}
+
+// A body lies in its event's row as long as that fits a page; whatever is too long for that is stored beside it, keys included.
+func TestBodiesLieInTheirRows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	beside := func() (bytes int64) {
+		err := b.db.Pool.QueryRow(t.Context(), `SELECT sum(pg_relation_size(c.reltoastrelid)) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass`).Scan(&bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+	b.append(t, b.delivery(noise(2400), "2"), b.delivery(noise(7000), "7"), b.delivery(strings.Repeat("much the same ", 10_000), "long but compressible"))
+	if n := beside(); n != 0 {
+		t.Errorf("%d bytes beside the rows, want none", n)
+	}
+	key := noise(12_000)
+	d := b.delivery(noise(20_000), key)
+	d.Events[0].ObjectID = noise(9_000)
+	r := b.append(t, d)[0][0]
+	if n := beside(); n == 0 {
+		t.Error("nothing beside the rows")
+	}
+	recs, err := events.Read(t.Context(), b.gateway, []int64{r.ID}, events.AnyBody)
+	if err != nil || len(recs) != 1 || recs[0].Key != key || string(recs[0].Body) != noise(20_000) {
+		t.Errorf("%d records, %v, not what was appended", len(recs), err)
+	}
+}
+
+// Appends of single deliveries are not planned again and again.
+func TestAppendIsPlannedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pool, err := pgxpool.New(t.Context(), b.db.URL+"&pool_max_conns=1&search_path=postern")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for i := range 20 {
+		b.mustAppend(t, pool, noise(10+i))
+	}
+	var custom, generic int
+	err = pool.QueryRow(t.Context(), `SELECT custom_plans, generic_plans FROM pg_prepared_statements
+		WHERE statement LIKE '%INSERT INTO events%' AND statement NOT LIKE '%pg_prepared_statements%'`).Scan(&custom, &generic)
+	if err != nil || custom != 0 || generic < 20 {
+		t.Errorf("%d plans for one batch and %d runs of the general one, %v", custom, generic, err)
+	}
+}
