@@ -25,6 +25,11 @@ type appender struct {
 	queue *queue
 	// began holds, per writer, when its append started (Unix nanoseconds); 0 when idle.
 	began []atomic.Int64
+	// turn belongs to the writer that waits for the next batch. underWay is how many deliveries are being committed; ended gets a token
+	// when a commit has ended.
+	turn     sync.Mutex
+	underWay atomic.Int64
+	ended    chan struct{}
 	// waits has waitings that were answered.
 	waits sync.Pool
 	// downUntil is when to try the store again, Unix nanoseconds.
@@ -58,7 +63,7 @@ type result struct {
 }
 
 func newAppender(s *Server) *appender {
-	return &appender{s: s, queue: newQueue(s.Settings.Queue), began: make([]atomic.Int64, s.Settings.Writers)}
+	return &appender{s: s, queue: newQueue(s.Settings.Queue), began: make([]atomic.Int64, s.Settings.Writers), ended: make(chan struct{}, 1)}
 }
 
 // enqueue takes a delivery, and with it the duty to release its memory. After an error both are still the caller's.
@@ -129,28 +134,78 @@ func (a *appender) run(ctx context.Context) {
 
 func (a *appender) write(ctx context.Context, writer int) {
 	for {
-		batch := a.gather()
+		batch := a.next(ctx, writer)
 		if len(batch) == 0 {
-			select {
-			case <-a.queue.ready:
-				continue
-			case <-ctx.Done():
-			}
-			if batch = a.gather(); len(batch) == 0 {
-				return
-			}
+			return
 		}
-		a.began[writer].Store(time.Now().UnixNano())
 		a.commit(ctx, batch)
 		a.began[writer].Store(0)
+		a.underWay.Add(-int64(len(batch)))
+		select {
+		case a.ended <- struct{}{}:
+		default: // whoever waits is told already
+		}
 	}
 }
 
-// gather takes what waits. Whoever is about to join may do so first: most of those just answered come again at once, and a batch of
-// one costs as much as one of twenty.
-func (a *appender) gather() []*waiting {
+const (
+	// company is how many deliveries are worth a commit of their own beside another: a commit of one costs as much as one of twenty.
+	company = 16
+	// patience and longest are how long fewer wait for the commit under way: a small one that takes longer waits for a slow disk or a
+	// standby, not for a processor.
+	patience = time.Millisecond
+	longest  = 20 * time.Millisecond
+)
+
+// next waits for a batch; an empty one says that ctx has ended and nothing is left. One writer at a time waits. A delivery that comes
+// when nothing is under way goes at once. Beside an append that is under way another begins when as many wait as that one has, so
+// that batches stay large under load; or once it has lasted.
+func (a *appender) next(ctx context.Context, writer int) []*waiting {
+	a.turn.Lock()
+	defer a.turn.Unlock()
+	if !a.await(ctx, 1, nil, nil) {
+		return a.take(writer)
+	}
+	select {
+	case <-a.ended: // of before
+	default:
+	}
+	if beside := a.underWay.Load(); beside > 0 {
+		hurry := time.NewTimer(patience)
+		defer hurry.Stop()
+		if beside >= company {
+			hurry.Reset(longest)
+		}
+		a.await(ctx, int(max(beside, company)), a.ended, hurry.C)
+	}
+	return a.take(writer)
+}
+
+// await waits until so many deliveries wait; false where something else came first.
+func (a *appender) await(ctx context.Context, n int, ended <-chan struct{}, hurry <-chan time.Time) bool {
+	for !a.queue.has(n) {
+		select {
+		case <-a.queue.ready:
+		case <-ended:
+			return false
+		case <-hurry:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// take takes what waits. Whoever is about to join may do so first: most of those just answered come again at once.
+func (a *appender) take(writer int) []*waiting {
 	runtime.Gosched()
-	return a.queue.gather(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
+	batch := a.queue.gather(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
+	if len(batch) > 0 {
+		a.underWay.Add(int64(len(batch)))
+		a.began[writer].Store(time.Now().UnixNano())
+	}
+	return batch
 }
 
 // commit appends a batch, answers everyone in it, and hands what is new to the publisher. A batch that fails for what one

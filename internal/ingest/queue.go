@@ -14,8 +14,9 @@ type queue struct {
 	lines map[string]*line
 	// turn are the lines that are not empty; the first is served next.
 	turn []*line
-	// ready holds a token while something may be waiting.
-	ready chan struct{}
+	// count is how many deliveries wait, of all lines. ready gets a token when they are as many as wanted.
+	count, wanted int
+	ready         chan struct{}
 }
 
 // line is what waits of one source, in the order it came.
@@ -53,16 +54,24 @@ func (q *queue) push(w *waiting) bool {
 		q.turn = append(q.turn, l)
 	}
 	l.waiting = append(l.waiting, w)
+	q.count++
+	enough := q.count >= q.wanted
 	q.mu.Unlock()
-	q.signal()
+	if enough {
+		select {
+		case q.ready <- struct{}{}:
+		default: // somebody is told already
+		}
+	}
 	return true
 }
 
-func (q *queue) signal() {
-	select {
-	case q.ready <- struct{}{}:
-	default: // somebody is told already
-	}
+// has tells whether so many deliveries wait; if they do not, ready gets a token when they do.
+func (q *queue) has(n int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.wanted = n
+	return q.count >= n
 }
 
 // gather takes a batch of what waits, nil for nothing. It never waits for more to come.
@@ -80,9 +89,7 @@ func (q *queue) gather(deliveries int, bytes int64) []*waiting {
 		bytes -= int64(len(w.delivery.Body))
 		events += len(w.delivery.Events)
 	}
-	if len(q.turn) > 0 {
-		q.signal() // another writer may take the rest
-	}
+	q.count -= len(batch)
 	return batch
 }
 
