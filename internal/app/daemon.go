@@ -64,7 +64,9 @@ func runDaemon(o Options, file, listen, adminListen, metrics string, stderr io.W
 		return err
 	}
 	o.Config = cfg
-	if o.Logger, err = telemetry.NewLogger(stderr, cfg.Log.Format, cfg.Log.Level); err != nil {
+	lines := telemetry.NewLines(stderr)
+	defer lines.Close()
+	if o.Logger, err = telemetry.NewLogger(lines, cfg.Log.Format, cfg.Log.Level); err != nil {
 		return err
 	}
 	if err := checkAddresses(ctx, cfg, o.Gateway, o.AdminListen); err != nil {

@@ -19,30 +19,49 @@ type Options struct {
 // numbers as NumberText has them, strings without needless escapes, lone surrogates as \udXXX, no whitespace. A missing
 // value is written as null.
 func (v *Value) AppendCanonical(dst []byte, o Options) []byte {
-	w := writer{dst: dst, dropNull: o.DropNull}
+	w := newWriter(o)
+	w.dst = dst
 	w.value(v, o.Without)
-	return w.dst
+	dst, w.dst = w.dst, nil
+	w.release()
+	return dst
 }
 
 // Sum is the SHA-256 of the canonical text.
 func (v *Value) Sum(o Options) [32]byte {
+	w := newWriter(o)
+	w.dst = slices.Grow(w.dst[:0], len(v.Raw())+16)
+	w.value(v, o.Without)
+	sum := sha256.Sum256(w.dst)
+	w.release()
+	return sum
+}
+
+// writers are used again, since every delivery and every state is written. Those that grew above keptText and keptMembers are not.
+var writers sync.Pool
+
+const (
+	keptText    = 64 << 10
+	keptMembers = 1 << 10
+)
+
+func newWriter(o Options) *writer {
 	w, ok := writers.Get().(*writer)
 	if !ok {
 		w = &writer{members: make([]member, 0, 64)}
 	}
-	w.dst, w.dropNull = slices.Grow(w.dst[:0], len(v.Raw())+16), o.DropNull
-	w.value(v, o.Without)
-	sum := sha256.Sum256(w.dst)
-	if clear(w.members[:cap(w.members)]); cap(w.dst) <= keptText { // the keys are the document's memory
-		writers.Put(w)
-	}
-	return sum
+	w.dropNull = o.DropNull
+	return w
 }
 
-// writers are used again, since every delivery and every state is summed. Those of texts above keptText are not kept.
-var writers sync.Pool
-
-const keptText = 64 << 10
+func (w *writer) release() {
+	if cap(w.dst) > keptText || cap(w.members) > keptMembers {
+		return
+	}
+	clear(w.members[:cap(w.members)]) // the keys are a document's memory
+	w.members = w.members[:0]
+	writers.Put(w)
+}
 
 // writer appends canonical text. members is a stack: each open object has its members on top of those around it.
 type writer struct {

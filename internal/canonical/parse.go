@@ -1,6 +1,7 @@
 package canonical
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"unicode/utf8"
@@ -30,12 +31,21 @@ func Parse(b []byte) (*Value, error) {
 	if !utf8.Valid(b) {
 		return nil, &SyntaxError{Offset: invalidUTF8(b), Msg: "not valid UTF-8"}
 	}
-	doc := &document{src: b, nodes: make([]Value, 0, len(b)/16+8)}
+	doc := &document{src: b, nodes: make([]Value, 0, room(b))}
 	r := reader{src: b, doc: doc}
 	if err := r.document(); err != nil {
 		return nil, err
 	}
 	return &doc.nodes[0], nil
+}
+
+// room is for how many nodes memory is made: as many as the text seems to have, but never much more memory than usual texts need.
+func room(b []byte) int {
+	seem := 1
+	for _, c := range []byte(",:{[") {
+		seem += bytes.Count(b, []byte{c})
+	}
+	return min(seem, len(b)/8+4)
 }
 
 func invalidUTF8(b []byte) int {

@@ -1,0 +1,99 @@
+package telemetry_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/telemetry"
+)
+
+// gate lets writes through one by one.
+type gate struct {
+	mu     sync.Mutex
+	out    bytes.Buffer
+	writes int
+	open   chan struct{}
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.open
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.writes++
+	return g.out.Write(p)
+}
+
+// Every line arrives once, whole, in each writer's order, and in far fewer writes than lines.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	g := &gate{open: make(chan struct{})}
+	l := telemetry.NewLines(g)
+	const writers, lines = 8, 200
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for n := range lines {
+				if _, err := fmt.Fprintf(l, "%d %d\n", w, n); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait() // nobody waited for the gate
+	close(g.open)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next := make([]int, writers)
+	for _, line := range strings.Split(strings.TrimSuffix(g.out.String(), "\n"), "\n") {
+		var w, n int
+		if _, err := fmt.Sscanf(line, "%d %d", &w, &n); err != nil || next[w] != n {
+			t.Fatalf("line %q, want number %d", line, next[w])
+		}
+		next[w]++
+	}
+	for w, n := range next {
+		if n != lines {
+			t.Errorf("writer %d: %d lines of %d", w, n, lines)
+		}
+	}
+	if g.writes > 10 {
+		t.Errorf("%d writes for %d lines", g.writes, writers*lines)
+	}
+	if _, err := fmt.Fprint(l, "late\n"); err != nil || !strings.HasSuffix(g.out.String(), "late\n") {
+		t.Error("what comes after the end is not written")
+	}
+}
+
+// Who writes more than anybody reads waits.
+func TestLinesWaitForTheirReader(t *testing.T) {
+	t.Parallel()
+	g := &gate{open: make(chan struct{})}
+	l := telemetry.NewLines(g)
+	long := bytes.Repeat([]byte("x"), 512<<10)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 16 {
+			if _, err := l.Write(long); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for range 2 { // what is gathered is at most a megabyte and the last line
+		g.open <- struct{}{}
+	}
+	select {
+	case <-done:
+		t.Error("nobody waits")
+	default:
+	}
+	close(g.open)
+	<-done
+	if err := l.Close(); err != nil || g.out.Len() != 16*len(long) {
+		t.Errorf("%d bytes, %v", g.out.Len(), err)
+	}
+}
