@@ -31,7 +31,7 @@ func Parse(b []byte) (*Value, error) {
 	if !utf8.Valid(b) {
 		return nil, &SyntaxError{Offset: invalidUTF8(b), Msg: "not valid UTF-8"}
 	}
-	doc := &document{src: b, nodes: make([]Value, 0, room(b))}
+	doc := newDocument(b)
 	r := reader{src: b, doc: doc}
 	if err := r.document(); err != nil {
 		return nil, err

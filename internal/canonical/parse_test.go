@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -203,4 +204,25 @@ func plainText(t *testing.T, tree any) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// What is released is used again; what was got from it stays as it is.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	for i := range 1000 {
+		text := fmt.Sprintf(`{"n":%d,"s":"text %d","l":[1,{"a":null}]}`, i, i)
+		v, err := canonical.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner := v.Get("l")
+		s, _ := v.Get("s").Text()
+		raw, sum := v.Raw(), v.Sum(canonical.Options{})
+		inner.Release()
+		again, err := canonical.Parse([]byte(text))
+		if err != nil || again.Sum(canonical.Options{}) != sum || s != fmt.Sprintf("text %d", i) || string(raw) != text {
+			t.Fatalf("%s, %q, %s, %v", raw, s, again.Raw(), err)
+		}
+		again.Release()
+	}
 }

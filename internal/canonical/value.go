@@ -1,5 +1,10 @@
 package canonical
 
+import (
+	"slices"
+	"sync"
+)
+
 // Kind is what a Value is.
 type Kind uint8
 
@@ -46,6 +51,33 @@ const (
 type document struct {
 	src   []byte
 	nodes []Value
+}
+
+// documents are those that were released: every delivery and every event is parsed, and warm memory is read faster than new.
+var documents sync.Pool
+
+// keptNodes bounds what a released document may hold on to.
+const keptNodes = 4 << 10
+
+func newDocument(src []byte) *document {
+	doc, ok := documents.Get().(*document)
+	if !ok {
+		doc = &document{}
+	}
+	doc.src, doc.nodes = src, slices.Grow(doc.nodes, room(src))
+	return doc
+}
+
+// Release gives the memory of a whole parsed text back, of which v is the root or any part. Neither v nor any other Value of the text
+// may be used after it; texts and bytes that were got from them may. Whoever does not call it leaves the memory to the collector.
+func (v *Value) Release() {
+	if v == nil || v.doc == nil || cap(v.doc.nodes) > keptNodes {
+		return
+	}
+	doc := v.doc
+	clear(doc.nodes) // a Value that is used too late is more likely missing than another's
+	doc.src, doc.nodes = nil, doc.nodes[:0]
+	documents.Put(doc)
 }
 
 // Value is one JSON value inside a document. A nil *Value is a missing value; every method can be called on it.

@@ -89,6 +89,7 @@ func (it *item) observe(src Source, obs provider.Observation) (err error) {
 	}
 	it.key, it.lock = key, key.Hash()
 	it.input, err = versioning.FromObservation(obs, it.ev.ReceivedAt)
+	obs.State.Release() // hashes and bytes are all that is needed of it
 	return err
 }
 

@@ -109,7 +109,9 @@ func hashStates(o provider.Observation) (state State, before *Hash) {
 	if o.Before.Kind() != canonical.Missing {
 		// Whatever a change made of the object, before it the object was there.
 		compared := canonical.Options{DropNull: true, Without: o.Volatile}
-		h := Hash(sha256.Sum256(stateText(room, false, canonical.Overlay(o.State, o.Before), compared)))
+		was := canonical.Overlay(o.State, o.Before)
+		h := Hash(sha256.Sum256(stateText(room, false, was, compared)))
+		was.Release()
 		before = &h
 	}
 	return state, before

@@ -16,6 +16,7 @@ func (Stripe) Identify(src *provider.Source, d *provider.Delivery) ([]provider.E
 		provider.NameByContent(&out, d.Body)
 		return []provider.Event{out}, nil
 	}
+	defer e.root.Release()
 	if account := e.account(); !allowed(src, account) {
 		return nil, &provider.Rejection{Reason: provider.ForbiddenAccount, Detail: fmt.Sprintf("account %.64q is not allowed here", account)}
 	}
