@@ -107,11 +107,27 @@ func (v *Value) appendNumber(dst []byte) []byte {
 	return split(v.Raw()).append(dst)
 }
 
+// shortInteger is the value of a plain number.
+func shortInteger(raw []byte) (n int64) {
+	for _, c := range raw {
+		if c != '-' {
+			n = n*10 + int64(c-'0')
+		}
+	}
+	if raw[0] == '-' {
+		return -n
+	}
+	return n
+}
+
 // Int64 is the value of a number that is an integer of 64 bits, however it is written (1e3, 5.0); ok is false for any
 // other number or kind.
 func (v *Value) Int64() (n int64, ok bool) {
 	if v.Kind() != Number {
 		return 0, false
+	}
+	if v.marks&plain != 0 {
+		return shortInteger(v.Raw()), true
 	}
 	d := split(v.Raw())
 	if d.huge != nil || d.exponent < 0 || int64(len(d.digits))+d.exponent > 19 {

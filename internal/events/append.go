@@ -147,7 +147,9 @@ func appendRows(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows 
 	defer conn.Release()
 	ctx = context.WithoutCancel(ctx)
 	first := firsts(rows)
-	args := appendArgs(batch, first)
+	sent := appendArgs(batch, first)
+	defer sent.release()
+	args := sent.values()
 	for attempt := 1; ; attempt++ {
 		if err = insert(ctx, conn.Conn(), args, batch, first); err == nil {
 			break
@@ -175,6 +177,9 @@ func mend(ctx context.Context, conn *pgx.Conn, err error) error {
 		_, err := conn.Exec(ctx, raiseFloorSQL)
 		return err
 	case "40P01", "40001":
+		return nil
+	case "26000", "0A000": // the prepared statement is gone, or was made for other tables
+		forget(conn)
 		return nil
 	}
 	return errNotMended

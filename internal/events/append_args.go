@@ -3,6 +3,9 @@ package events
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -86,7 +89,7 @@ func (a *arrays) values() [][]byte {
 }
 
 // appendArgs are the parameters of appendSQL: a body is copied once, and only where an event of its delivery is in rows.
-func appendArgs(batch []Delivery, rows []*row) [][]byte {
+func appendArgs(batch []Delivery, rows []*row) *arrays {
 	needed, size := make([]bool, len(batch)), 0
 	for _, r := range rows {
 		needed[r.delivery] = true
@@ -97,10 +100,26 @@ func appendArgs(batch []Delivery, rows []*row) [][]byte {
 			size += len(batch[i].Body)
 		}
 	}
-	a := &arrays{buf: make([]byte, 0, size+perEvent*len(rows)), ends: make([]int, 0, 17)}
+	a := &arrays{ends: make([]int, 0, 17)}
+	if used, ok := buffers.Get().(*[]byte); ok {
+		a.buf = (*used)[:0]
+	}
+	a.buf = slices.Grow(a.buf, size+perEvent*len(rows))
 	a.events(batch, rows)
 	a.deliveries(batch, needed)
-	return a.values()
+	return a
+}
+
+// buffers are those of arrays that were sent; keptBuffer bounds what one may hold on to, in bytes.
+var buffers sync.Pool
+
+const keptBuffer = 1 << 20
+
+// release gives the memory back; the values may not be used after it.
+func (a *arrays) release() {
+	if cap(a.buf) <= keptBuffer {
+		buffers.Put(&a.buf)
+	}
 }
 
 // About what the columns take besides headers, verification and body, in bytes.
@@ -149,36 +168,54 @@ func run(ctx context.Context, conn *pgx.Conn, args [][]byte) (*pgconn.ResultRead
 	if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement { // the database's URL asks for it
 		return conn.PgConn().ExecParams(ctx, appendSQL, args, nil, binaryFormat, binaryFormat), nil
 	}
-	statement, err := prepare(ctx, conn)
+	name, err := prepare(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	return conn.PgConn().ExecPrepared(ctx, statement, args, binaryFormat, binaryFormat), nil
+	return conn.PgConn().ExecPrepared(ctx, name, args, binaryFormat, binaryFormat), nil
 }
 
-// genericSQL keeps a session from planning an append again for each batch: for one of a single delivery the plan costs more
+// sessionSQL keeps a session from planning an append again for each batch: for one of a single delivery the plan costs more
 // than running it. All plans are the same; only their guess of the number of rows differs, and PostgreSQL would take the
-// one for few rows to be worth its price.
-const genericSQL = `SET plan_cache_mode = force_generic_plan`
+// one for few rows to be worth its price. It keeps the plan to the index of the keys too, where they were analysed when there were
+// next to none (a scan for each key of a batch: 2.7 s at 100,000 keys), and from being compiled for the price that makes up.
+const sessionSQL = `SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off`
 
-// prepared is where a connection keeps the name of its prepared appendSQL.
-const prepared = "postern append"
+// statement is appendSQL as a connection has it prepared; tries counts how often, so that each has a name of its own.
+type statement struct {
+	name  string
+	tries int
+}
+
+// preparedKey is where a connection keeps its statement.
+const preparedKey = "postern append"
 
 // prepare prepares appendSQL, once for each connection.
 func prepare(ctx context.Context, conn *pgx.Conn) (string, error) {
 	kept := conn.PgConn().CustomData()
-	if name, ok := kept[prepared].(string); ok {
-		return name, nil
+	s, _ := kept[preparedKey].(statement)
+	if s.name != "" {
+		return s.name, nil
 	}
-	if _, err := conn.Exec(ctx, genericSQL); err != nil {
+	if err := conn.PgConn().Exec(ctx, sessionSQL).Close(); err != nil {
 		return "", err
 	}
-	statement, err := conn.Prepare(ctx, appendSQL, appendSQL)
-	if err != nil {
+	s.tries++
+	name := fmt.Sprint("postern_append_", s.tries)
+	if _, err := conn.Prepare(ctx, name, appendSQL); err != nil {
 		return "", err
 	}
-	kept[prepared] = statement.Name
-	return statement.Name, nil
+	s.name = name
+	kept[preparedKey] = s
+	return name, nil
+}
+
+// forget has the statement prepared again: somebody changed what it rests on, or took it from the session.
+func forget(conn *pgx.Conn) {
+	kept := conn.PgConn().CustomData()
+	s, _ := kept[preparedKey].(statement)
+	s.name = ""
+	kept[preparedKey] = s
 }
 
 // int64Of is a bigint of an answer in binary; false: null.

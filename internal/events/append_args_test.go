@@ -1,12 +1,14 @@
 package events_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -144,5 +146,22 @@ func TestAppendIsPlannedOnce(t *testing.T) {
 		WHERE statement LIKE '%INSERT INTO events%' AND statement NOT LIKE '%pg_prepared_statements%'`).Scan(&custom, &generic)
 	if err != nil || custom != 0 || generic < 20 {
 		t.Errorf("%d plans for one batch and %d runs of the general one, %v", custom, generic, err)
+	}
+}
+
+// A connection whose statement was taken away, or rests on what has changed, prepares it again.
+func TestAppendPreparesAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pool, err := pgxpool.New(t.Context(), b.db.URL+"&pool_max_conns=1&search_path=postern")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for i, meddle := range []string{"SELECT 1", "DEALLOCATE ALL", "DEALLOCATE ALL", "DISCARD PLANS"} {
+		if _, err := pool.Exec(t.Context(), meddle, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		b.mustAppend(t, pool, fmt.Sprint("again", i))
 	}
 }

@@ -232,7 +232,20 @@ func TestFailingCommitGivesNoReceipt(t *testing.T) {
 // A statement prepared on empty tables stays right on full ones: its plan must reach event_keys by index.
 func TestPlansFromEmptyTablesStayRight(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	for name, prepare := range map[string]string{"never analysed": "SELECT 1", "analysed while empty": "ANALYZE"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			if _, err := b.db.Pool.Exec(t.Context(), prepare); err != nil {
+				t.Fatal(err)
+			}
+			b.plansStayRight(t)
+		})
+	}
+}
+
+func (b *testBundle) plansStayRight(t *testing.T) {
+	t.Helper()
 	conn, err := pgxpool.New(t.Context(), b.db.URL+"&pool_max_conns=1&search_path=postern&plan_cache_mode=force_generic_plan")
 	if err != nil {
 		t.Fatal(err)

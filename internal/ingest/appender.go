@@ -86,6 +86,7 @@ func (a *appender) wait(w *waiting) ([]events.Receipt, error) {
 	select {
 	case r := <-w.answer:
 		w.deadline.Stop()
+		*w = waiting{answer: w.answer, deadline: w.deadline} // its memory is given back, so nothing holds on to the body
 		a.waits.Put(w)
 		return r.receipts, r.err
 	case <-w.deadline.C:
@@ -106,7 +107,7 @@ func (a *appender) waiting(w waiting) *waiting {
 
 // toAppend is a delivery in the log's form.
 func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) events.Delivery {
-	buf := appendHeaders(make([]byte, 0, 512), ep.Provider.Headers(), d)
+	buf := appendHeaders(make([]byte, 0, 768), ep.Provider.Headers(), d)
 	n := len(buf)
 	buf = appendVerification(buf, v)
 	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs}
@@ -139,8 +140,8 @@ func (a *appender) write(ctx context.Context, writer int) {
 			return
 		}
 		a.commit(ctx, batch)
-		a.began[writer].Store(0)
 		a.underWay.Add(-int64(len(batch)))
+		a.began[writer].Store(0)
 		select {
 		case a.ended <- struct{}{}:
 		default: // whoever waits is told already
@@ -170,15 +171,29 @@ func (a *appender) next(ctx context.Context, writer int) []*waiting {
 	case <-a.ended: // of before
 	default:
 	}
-	if beside := a.underWay.Load(); beside > 0 {
+	if beside := a.beside(); beside > 0 {
 		hurry := time.NewTimer(patience)
 		defer hurry.Stop()
 		if beside >= company {
 			hurry.Reset(longest)
 		}
-		a.await(ctx, int(max(beside, company)), a.ended, hurry.C)
+		a.await(ctx, min(max(beside, company), a.s.Settings.BatchMax), a.ended, hurry.C)
 	}
 	return a.take(writer)
+}
+
+// beside is how many deliveries a commit that is under way has, on average; 0 where none is.
+func (a *appender) beside() int {
+	busy := 0
+	for i := range a.began {
+		if a.began[i].Load() != 0 {
+			busy++
+		}
+	}
+	if busy == 0 {
+		return 0
+	}
+	return int(a.underWay.Load()) / busy
 }
 
 // await waits until so many deliveries wait; false where something else came first.

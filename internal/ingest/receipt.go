@@ -1,9 +1,6 @@
 package ingest
 
-import (
-	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/provider"
-)
+import "github.com/postern-gateway/postern/internal/events"
 
 // timeFormat is RFC 3339 in UTC with microseconds.
 const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
@@ -11,8 +8,8 @@ const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
 // receiptSize is about how many bytes a receipt takes.
 const receiptSize = 160
 
-// receiptsReply is the receipt, or the list of receipts where the delivery carried many events.
-func receiptsReply(receipts []events.Receipt) *provider.Reply {
+// receiptsBody is the receipt, or the list of receipts where the delivery carried many events.
+func receiptsBody(receipts []events.Receipt) []byte {
 	body := make([]byte, 0, receiptSize*len(receipts)+3)
 	if len(receipts) == 1 {
 		body = appendReceipt(body, receipts[0])
@@ -26,5 +23,5 @@ func receiptsReply(receipts []events.Receipt) *provider.Reply {
 		}
 		body = append(body, ']')
 	}
-	return &provider.Reply{ContentType: "application/json", Body: append(body, '\n')}
+	return append(body, '\n')
 }

@@ -38,7 +38,8 @@ func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 			return reply, nil
 		}
 	}
-	return receiptsReply(v.receipts), nil
+	v.reply = provider.Reply{ContentType: "application/json", Body: receiptsBody(v.receipts)}
+	return &v.reply, nil
 }
 
 // slowRead is how long a request may have been read until now without its deadline being near: most need not pay for lifting it.
@@ -69,6 +70,9 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 	}
 	if err == nil {
 		v.events, err = v.ep.Provider.Identify(v.ep.Config, d)
+	}
+	if err == nil {
+		return verification, nil
 	}
 	var rejection *provider.Rejection
 	if errors.As(err, &rejection) {

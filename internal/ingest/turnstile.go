@@ -14,7 +14,7 @@ type turnstile chan struct{}
 
 func newTurnstile() turnstile { return make(turnstile, runtime.GOMAXPROCS(0)) }
 
-// enter waits for a body's turn, and gives what ends it; the error is errUnavailable where it does not come within a time. A small body
+// enter waits for a body's turn, and gives what ends it; the error is errFull where it does not come within a time. A small body
 // passes at once.
 func (t turnstile) enter(size int, within time.Duration) (leave func(), err error) {
 	if size < largeBody {
@@ -26,6 +26,6 @@ func (t turnstile) enter(size int, within time.Duration) (leave func(), err erro
 	case t <- struct{}{}:
 		return func() { <-t }, nil
 	case <-timer.C:
-		return nil, errUnavailable
+		return nil, errFull
 	}
 }

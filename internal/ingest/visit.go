@@ -41,6 +41,8 @@ type visit struct {
 	// request is the delivery in the provider's terms, and memory what its body takes until the queue has it.
 	request provider.Delivery
 	memory  part
+	// reply is the answer.
+	reply provider.Reply
 	// values are of the answer's headers, of which there are so many.
 	values [8]string
 	set    int
@@ -55,7 +57,7 @@ func (s *Server) door(c echo.Context) error {
 	var reply *provider.Reply
 	err := s.guard(func() (err error) {
 		if reply, err = s.answer(c, v); err == nil {
-			reply, err = checked(reply)
+			reply, err = v.checked(reply)
 		}
 		return err
 	})
@@ -99,15 +101,15 @@ func allow(ep Endpoint) string {
 
 // checked is a copy of an answer, which may be one that the provider gives every time. What no provider may answer is an error: a
 // redirection makes some senders unsubscribe or follow it.
-func checked(r *provider.Reply) (*provider.Reply, error) {
-	out := *r
-	if out.Status == 0 {
-		out.Status = http.StatusOK
+func (v *visit) checked(r *provider.Reply) (*provider.Reply, error) {
+	v.reply = *r
+	if v.reply.Status == 0 {
+		v.reply.Status = http.StatusOK
 	}
-	if out.Status < 200 || out.Status > 599 || out.Status/100 == 3 {
-		return nil, fmt.Errorf("the provider's answer has status %d", out.Status)
+	if s := v.reply.Status; s < 200 || s > 599 || s/100 == 3 {
+		return nil, fmt.Errorf("the provider's answer has status %d", s)
 	}
-	return &out, nil
+	return &v.reply, nil
 }
 
 // shownEvents is how many of a delivery's events the log and the answer's headers name.

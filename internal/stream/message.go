@@ -90,30 +90,37 @@ const maxNames = 8 << 10
 // mostHeaders is how many headers a message of ours may have.
 const mostHeaders = 16
 
+// parcel is a message with the values of its headers, in one piece of memory.
+type parcel struct {
+	nats.Msg
+	values [mostHeaders]string
+}
+
 // message makes the NATS message of an event, whose body travels up to largest bytes. Header values are percent-encoded where
 // they are not plain ASCII.
 func (e *Event) message(largest int) *nats.Msg {
 	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
 		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
 	}
-	m := &nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: make(nats.Header, mostHeaders), Data: e.Body}
-	values := make([]string, 0, mostHeaders) // one piece of memory for all
+	made := &parcel{Msg: nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: make(nats.Header, mostHeaders), Data: e.Body}}
+	m, n := &made.Msg, 0
 	set := func(name, value string) {
 		if value != "" {
-			values = append(values, escape(value))
-			m.Header[name] = values[len(values)-1 : len(values) : len(values)]
+			made.values[n] = escape(value)
+			n++
+			m.Header[name] = made.values[n-1 : n : n]
 		}
 	}
 	// What is made here stands in one piece of memory, too.
-	made := make([]byte, 0, 96)
-	made = strconv.AppendInt(made, e.ID, 10)
-	id := len(made)
-	made = e.ReceivedAt.UTC().AppendFormat(made, time.RFC3339Nano)
-	received := len(made)
+	b := make([]byte, 0, 96)
+	b = strconv.AppendInt(b, e.ID, 10)
+	id := len(b)
+	b = e.ReceivedAt.UTC().AppendFormat(b, time.RFC3339Nano)
+	received := len(b)
 	if !e.OccurredAt.IsZero() {
-		made = e.OccurredAt.UTC().AppendFormat(made, time.RFC3339Nano)
+		b = e.OccurredAt.UTC().AppendFormat(b, time.RFC3339Nano)
 	}
-	text := string(made)
+	text := string(b)
 	set("Postern-Schema", "1")
 	set("Postern-Id", text[:id])
 	set("Postern-Source", e.Source)

@@ -22,7 +22,9 @@ type Publisher struct {
 	count   atomic.Int64 // messages in queue
 	waiting atomic.Int64 // bytes of bodies in queue
 	log     *slog.Logger
-	open    bool // owned by Run
+	open    bool        // owned by Run
+	late    int         // withheld since the time for a stop is over; owned by Run
+	stopped atomic.Bool // Run has ended
 	metrics publisherMetrics
 }
 
@@ -55,8 +57,12 @@ func (p *Publisher) Offer(evs ...Event) {
 		p.waiting.Add(int64(len(m.Data)))
 		msgs = append(msgs, m)
 	}
-	if len(msgs) > 0 {
-		p.queue <- msgs // there is room: each has at least one message, of which there are no more than it holds
+	if len(msgs) == 0 {
+		return
+	}
+	p.queue <- msgs // there is room: each has at least one message, of which there are no more than it holds
+	if p.stopped.Load() {
+		p.abandon() // Run may have looked for the last time before
 	}
 }
 
@@ -72,8 +78,9 @@ func (p *Publisher) admit() bool {
 	return true
 }
 
-// Run publishes what is offered until ctx ends, then flushes for up to 5 s.
+// Run publishes what is offered until ctx ends, then flushes for up to 5 s. After it everything offered is counted.
 func (p *Publisher) Run(ctx context.Context) error {
+	defer p.abandon()
 	w, err := newWindow(p.conn.nc, p.counted)
 	if err != nil {
 		return fmt.Errorf("subscribe to answers: %w", err)
@@ -81,18 +88,31 @@ func (p *Publisher) Run(ctx context.Context) error {
 	defer w.close()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	p.gate(ctx)
+	work, cancel := outlive(ctx, flushWithin)
+	defer cancel()
+	p.gate(work)
 	for {
 		select {
 		case msgs := <-p.queue:
-			p.publishAll(ctx, w, msgs, tick.C)
+			p.publishAll(work, w, msgs, tick.C)
 		case now := <-tick.C:
-			p.tick(ctx, w, now)
+			p.tick(work, w, now)
 		case <-ctx.Done():
-			p.flush(w)
+			p.flush(work, w, tick.C)
 			return nil
 		}
 	}
+}
+
+// outlive returns a context that ends d after ctx does: a stop must cut off neither the batch in hand nor a reading of the lag, whose error
+// would close the gate to all that waits.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(d, cancel)
+		context.AfterFunc(work, func() { timer.Stop() })
+	})
+	return work, func() { unhook(); cancel() }
 }
 
 func (p *Publisher) counted(acknowledged, failed int) {
@@ -112,13 +132,12 @@ func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*nats.Msg,
 	}
 }
 
-// publish sends a message, when there is room for it. An error is counted where it happened.
+// publish sends a message, when there is room for it and ctx has not ended. An error is counted where it happened.
 func (p *Publisher) publish(ctx context.Context, w *window, m *nats.Msg, tick <-chan time.Time) {
-	p.count.Add(-1)
-	p.waiting.Add(-int64(len(m.Data)))
-	for {
+	p.taken(m)
+	for ctx.Err() == nil {
 		if !p.open || !p.conn.Connected() {
-			p.metrics.results.WithLabelValues("withheld").Inc()
+			p.withheld()
 			return
 		}
 		if !errors.Is(w.publish(m), errNoRoom) {
@@ -129,11 +148,19 @@ func (p *Publisher) publish(ctx context.Context, w *window, m *nats.Msg, tick <-
 		case now := <-tick:
 			p.tick(ctx, w, now)
 		case <-ctx.Done():
-			p.metrics.results.WithLabelValues("withheld").Inc()
-			return
 		}
 	}
+	p.late++
+	p.withheld()
 }
+
+// taken counts a message out of the queue.
+func (p *Publisher) taken(m *nats.Msg) {
+	p.count.Add(-1)
+	p.waiting.Add(-int64(len(m.Data)))
+}
+
+func (p *Publisher) withheld() { p.metrics.results.WithLabelValues("withheld").Inc() }
 
 // gate reads the lag and decides whether to publish until the next reading.
 func (p *Publisher) gate(ctx context.Context) {
@@ -165,23 +192,37 @@ func (p *Publisher) gate(ctx context.Context) {
 // flushWithin is how long a stop may take to publish what waits.
 const flushWithin = 5 * time.Second
 
-func (p *Publisher) flush(w *window) {
-	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
-	defer cancel()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for ctx.Err() == nil {
+// flush publishes what waits and takes the answers until ctx ends; what is left then is withheld.
+func (p *Publisher) flush(ctx context.Context, w *window, tick <-chan time.Time) {
+	for {
 		select {
 		case msgs := <-p.queue:
-			p.publishAll(ctx, w, msgs, tick.C)
+			p.publishAll(ctx, w, msgs, tick)
 			continue
 		default:
 		}
 		break
 	}
-	w.wait(ctx)
-	if left := int64(w.unanswered()) + p.count.Load(); left > 0 {
+	w.wait(ctx, tick)
+	if left := p.late + w.unanswered(); left > 0 {
 		p.log.Warn("publishing not finished within 5 s; the auditor brings back what is left", "messages", left)
+	}
+}
+
+// abandon leaves what waits to the auditor: nobody publishes it any more. Offer does so too once Run has, else what it queued a moment too
+// late would be counted by nobody.
+func (p *Publisher) abandon() {
+	p.stopped.Store(true)
+	for {
+		select {
+		case msgs := <-p.queue:
+			for _, m := range msgs {
+				p.taken(m)
+				p.withheld()
+			}
+		default:
+			return
+		}
 	}
 }
 

@@ -19,16 +19,17 @@ type window struct {
 	sub    *nats.Subscription
 	counts func(acknowledged, failed int)
 
-	mu   sync.Mutex
-	next uint64
-	// sent is a ring: the message n is at n modulo its length.
+	mu sync.Mutex
+	// sent has a place for each message that may be unanswered; free is a stack of those that nobody has, so that a message which is never
+	// answered holds up no other.
 	sent [maxInFlight]flight
-	open int
+	free []int
 	// room holds a token when a place became free.
 	room chan struct{}
 }
 
-// flight is a place in the ring; at is zero where it is free.
+// flight is a place. n is the number of the message that has it or, where it is free and at is zero, of the next one: the place plus a multiple
+// of maxInFlight that grows with each use, so that an answer finds its place and a late one is not taken for a successor's.
 type flight struct {
 	n  uint64
 	at time.Time
@@ -36,7 +37,10 @@ type flight struct {
 
 // newWindow opens a window. counts is told of every message once; it may be called from several goroutines.
 func newWindow(nc *nats.Conn, counts func(acknowledged, failed int)) (*window, error) {
-	w := &window{nc: nc, inbox: nc.NewInbox() + ".", counts: counts, room: make(chan struct{}, 1)}
+	w := &window{nc: nc, inbox: nc.NewInbox() + ".", counts: counts, free: make([]int, maxInFlight), room: make(chan struct{}, 1)}
+	for i := range w.sent {
+		w.sent[i].n, w.free[i] = uint64(i), i
+	}
 	var err error
 	if w.sub, err = nc.Subscribe(w.inbox+"*", w.answered); err != nil {
 		return nil, err
@@ -45,28 +49,25 @@ func newWindow(nc *nats.Conn, counts func(acknowledged, failed int)) (*window, e
 	return w, w.sub.SetPendingLimits(-1, -1)
 }
 
-func (w *window) close() { _ = w.sub.Unsubscribe() } // it may be gone with the connection
+// close takes no more answers: what is unanswered has failed.
+func (w *window) close() {
+	_ = w.sub.Unsubscribe() // it may be gone with the connection
+	w.expire(time.Now().Add(publishTimeout))
+}
 
-// errNoRoom says that the next place is still taken.
+// errNoRoom says that every place is taken.
 var errNoRoom = errors.New("too many messages unanswered")
 
-// publish sends a message, unless the place it would take is still taken.
+// publish sends a message, unless every place is taken.
 func (w *window) publish(m *nats.Msg) error {
-	w.mu.Lock()
-	n := w.next
-	place := &w.sent[n%maxInFlight]
-	if !place.at.IsZero() {
-		w.mu.Unlock()
+	n, ok := w.take()
+	if !ok {
 		return errNoRoom
 	}
-	*place = flight{n: n, at: time.Now()}
-	w.next++
-	w.open++
-	w.mu.Unlock()
 	reply := make([]byte, 0, 64)
 	m.Reply = string(strconv.AppendUint(append(reply, w.inbox...), n, 10))
 	if err := w.nc.PublishMsg(m); err != nil {
-		if w.free(n) {
+		if w.settle(n) {
 			w.counts(0, 1)
 		}
 		return err
@@ -74,10 +75,24 @@ func (w *window) publish(m *nats.Msg) error {
 	return nil
 }
 
+// take gives a place away, and the number of the message that has it.
+func (w *window) take() (n uint64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last := len(w.free) - 1
+	if last < 0 {
+		return 0, false
+	}
+	place := &w.sent[w.free[last]]
+	w.free = w.free[:last]
+	place.at = time.Now()
+	return place.n, true
+}
+
 // answered takes the answer to a message. One that came too late changes nothing: its place is free, or another's.
 func (w *window) answered(m *nats.Msg) {
 	n, err := strconv.ParseUint(m.Subject[len(w.inbox):], 10, 64)
-	if err != nil || !w.free(n) {
+	if err != nil || !w.settle(n) {
 		return
 	}
 	// A refusal has an error in its body; a server that has no such stream answers with a status and no body.
@@ -88,21 +103,23 @@ func (w *window) answered(m *nats.Msg) {
 	w.counts(1, 0)
 }
 
-// free gives a message's place back; false where it is not the message's any more.
-func (w *window) free(n uint64) bool {
+// settle gives a message's place back; false where it is not the message's any more.
+func (w *window) settle(n uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	place := &w.sent[n%maxInFlight]
-	if place.n != n || place.at.IsZero() {
+	i := int(n % maxInFlight)
+	if place := &w.sent[i]; place.n != n || place.at.IsZero() {
 		return false
 	}
-	w.release(place)
+	w.release(i)
 	return true
 }
 
-func (w *window) release(place *flight) {
+func (w *window) release(i int) {
+	place := &w.sent[i]
+	place.n += maxInFlight
 	place.at = time.Time{}
-	w.open--
+	w.free = append(w.free, i)
 	select {
 	case w.room <- struct{}{}:
 	default:
@@ -114,8 +131,8 @@ func (w *window) expire(now time.Time) {
 	w.mu.Lock()
 	late := 0
 	for i := range w.sent {
-		if place := &w.sent[i]; !place.at.IsZero() && now.Sub(place.at) >= publishTimeout {
-			w.release(place)
+		if at := w.sent[i].at; !at.IsZero() && now.Sub(at) >= publishTimeout {
+			w.release(i)
 			late++
 		}
 	}
@@ -129,14 +146,16 @@ func (w *window) expire(now time.Time) {
 func (w *window) unanswered() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.open
+	return maxInFlight - len(w.free)
 }
 
 // wait returns when nothing is unanswered or ctx ends.
-func (w *window) wait(ctx context.Context) {
+func (w *window) wait(ctx context.Context, tick <-chan time.Time) {
 	for w.unanswered() > 0 {
 		select {
 		case <-w.room:
+		case now := <-tick:
+			w.expire(now)
 		case <-ctx.Done():
 			return
 		}
