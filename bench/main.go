@@ -36,7 +36,7 @@ func parse() (options, error) {
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "the main rows, short: in under three minutes")
 	flag.BoolVar(&o.list, "list", false, "list the rows and how long they take, about")
-	flag.BoolVar(&o.strict, "strict", false, "exit with status 1 if a bound does not hold")
+	flag.BoolVar(&o.strict, "strict", false, "exit with status 1 if a bound does not hold or, when all rows are run, was not measured")
 	flag.BoolVar(&o.docs, "docs", false, "write docs/benchmarks.md and its pictures from -out's results.json, or if there is none from those that the page was made of")
 	flag.BoolVar(&o.gate, "gate", false, "compare a minute of measuring with gate.json: exit status 1 if something became much worse")
 	flag.BoolVar(&o.record, "gate-record", false, "measure what -gate compares with and write gate.json")
@@ -92,4 +92,20 @@ func list(rows []plan.Row) error {
 	return w.Flush()
 }
 
-var errBounds = errors.New("not all bounds hold")
+var (
+	errBounds     = errors.New("not all bounds hold")
+	errUnmeasured = errors.New("not all bounds were measured, though all rows were run")
+)
+
+// judge is what -strict makes of verdicts. Chosen rows need not measure every bound; all of them must.
+func (o options) judge(verdicts []plan.Verdict) error {
+	switch {
+	case !o.strict:
+		return nil
+	case plan.Failed(verdicts) > 0:
+		return errBounds
+	case !o.quick && o.only == "" && plan.Unmeasured(verdicts) > 0:
+		return errUnmeasured
+	}
+	return nil
+}

@@ -56,10 +56,8 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 		return err
 	case len(r.Gaps) > 0:
 		return fmt.Errorf("%d rows could not be measured, the first: %s: %s", len(r.Gaps), r.Gaps[0].Row, r.Gaps[0].Error)
-	case o.strict && plan.Failed(r.Bounds) > 0:
-		return errBounds
 	}
-	return nil
+	return o.judge(r.Bounds)
 }
 
 // command is how this program was called, without where things lie.

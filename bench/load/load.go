@@ -27,10 +27,11 @@ type Options struct {
 
 // Result is what was measured.
 type Result struct {
-	// Answered are 2xx; Refused any other answer; Broken are requests without an answer. Errors has a few of them in words.
+	// Answered are 2xx; Refused any other answer; Broken are requests without an answer, or with one after more than a minute. Errors has
+	// a few of them in words.
 	Answered, Refused, Broken int64
 	Errors                    []string
-	// Status counts all answers by their status.
+	// Status counts all answers in time by their status.
 	Status map[int]int64
 	// Took is from the first send to the last answer.
 	Took time.Duration
@@ -43,9 +44,12 @@ type Result struct {
 // Rate is answered deliveries per second.
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Took.Seconds() }
 
-// newHistogram holds latencies from a microsecond to a minute, to three digits.
+// latest is the latency up to which an answer counts as one: no sender waits longer.
+const latest = time.Minute
+
+// newHistogram holds latencies from a microsecond to the latest, to three digits.
 func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, int64(time.Minute/time.Microsecond), 3)
+	return hdrhistogram.New(1, latest.Microseconds(), 3)
 }
 
 // run is one run of load.
@@ -142,28 +146,32 @@ func (r *run) drive(ctx context.Context, l *link) {
 		}
 		buf = r.d.put(buf[:0], i)
 		status, err := l.post(ctx, buf)
-		if mine.count(status, err); err != nil {
+		before := mine.Answered
+		if mine.count(status, time.Since(meant), err); err != nil {
 			break
 		}
-		if status/100 == 2 {
-			r.answered.Add(1)
-			_ = mine.Latency.RecordValue(max(1, time.Since(meant).Microseconds())) // beyond a minute it is an error elsewhere
-		}
+		r.answered.Add(mine.Answered - before)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.add(&mine)
 }
 
-// count keeps what became of a request.
-func (r *Result) count(status int, err error) {
+// count keeps what became of a request, and how long after its moment.
+func (r *Result) count(status int, took time.Duration, err error) {
 	switch {
 	case err != nil:
 		r.Broken++
 		r.Errors = append(r.Errors, err.Error())
 		return
+	case took > latest:
+		if r.Broken++; r.Broken <= 3 {
+			r.Errors = append(r.Errors, fmt.Sprintf("answered %d after %s", status, took.Round(time.Second)))
+		}
+		return
 	case status/100 == 2:
 		r.Answered++
+		_ = r.Latency.RecordValue(max(1, took.Microseconds())) // fits: it is not beyond the latest
 	default:
 		if r.Refused++; r.Refused <= 3 {
 			r.Errors = append(r.Errors, fmt.Sprintf("answered %d", status))

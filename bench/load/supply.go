@@ -26,7 +26,11 @@ type Supply struct {
 	// Objects is how many objects the deliveries are about, chosen at random, 0: each is about one of its own. Each event of an object is
 	// a second later than the one before.
 	Objects int
-	Secret  []byte
+	// Blocks, if not 0, divides deliveries and objects into as many equal parts, each part of the deliveries about its own part of the
+	// objects, so that whoever reads one part meets the same load as whoever reads all. Each object has as many events as any other, and
+	// they lie apart: a part goes through all its objects before it comes to one again, each time in another order.
+	Blocks int
+	Secret []byte
 	// Spread is the time over which they will be sent: each is signed for its moment. 0: all for one.
 	Spread time.Duration
 	// Ahead is how far in the future the first is signed for. Half of the time that a long closed loop takes keeps all within the
@@ -80,6 +84,10 @@ func Make(s Supply) *Deliveries {
 	if objects == 0 {
 		objects = s.Count
 	}
+	var order []int32
+	if s.Blocks > 0 {
+		order = inBlocks(s.Count, objects, s.Blocks)
+	}
 	d := &Deliveries{run: s.Run, now: time.Now(), sources: s.Sources, ends: Ends(s.BodySize), all: make([]delivery, s.Count), updates: make([]int32, objects)}
 	rng := rand.New(rand.NewPCG(20261121, 6))
 	for i := range d.all {
@@ -92,7 +100,10 @@ func Make(s Supply) *Deliveries {
 			continue
 		}
 		object := int32(i)
-		if s.Objects > 0 {
+		switch {
+		case order != nil:
+			object = order[i]
+		case s.Objects > 0:
 			object = int32(rng.IntN(objects))
 		}
 		d.updates[object]++

@@ -62,20 +62,33 @@ func reaches(target string, rate float64, rows ...string) func(Samples) bool {
 	}
 }
 
-// worst is a metric's figure over all rows of a target that have it.
+// worst is a metric's largest figure over all rows of a target that have it.
 func worst(what, name, unit, target string, m Metric, rows ...string) Bound {
 	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds",
 		Figure: func(s Samples) Figure {
-			var values []float64
-			for _, row := range rows {
-				if f := s.Value(row, target, m); f.Rounds > 0 {
-					values = append(values, f.Max)
-				}
-			}
-			f := figure(values)
-			f.Median = f.Max
-			return f
+			return s.largest(m, rows, func(string) []string { return []string{target} })
 		}}
+}
+
+// anyone is a metric's largest figure over all targets of all rows that have it.
+func anyone(what, name, unit string, m Metric, rows ...string) Bound {
+	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds and targets",
+		Figure: func(s Samples) Figure { return s.largest(m, rows, s.Targets) }}
+}
+
+// largest stands for the median too: of what must never happen, once counts.
+func (s Samples) largest(m Metric, rows []string, targets func(row string) []string) Figure {
+	var values []float64
+	for _, row := range rows {
+		for _, target := range targets(row) {
+			if f := s.Value(row, target, m); f.Rounds > 0 {
+				values = append(values, f.Max)
+			}
+		}
+	}
+	f := figure(values)
+	f.Median = f.Max
+	return f
 }
 
 // publishedWithin is how long after a load's end its last event was published; what was not is a minute late.

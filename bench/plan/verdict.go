@@ -59,10 +59,15 @@ func holds(figure float64, least bool, limit float64) bool {
 }
 
 // Failed counts the bounds that do not hold.
-func Failed(verdicts []Verdict) int {
+func Failed(verdicts []Verdict) int { return count(verdicts, Fail) }
+
+// Unmeasured counts the bounds that nothing was measured for.
+func Unmeasured(verdicts []Verdict) int { return count(verdicts, Missing) }
+
+func count(verdicts []Verdict, status Status) int {
 	n := 0
 	for _, v := range verdicts {
-		if v.Status == Fail {
+		if v.Status == status {
 			n++
 		}
 	}

@@ -74,6 +74,68 @@ func TestLatePublishingIsFoundInAnyRow(t *testing.T) {
 	}
 }
 
+// Whoever refuses some answers the rest sooner: one delivery that any target did not take, in any round of a row whose latencies or
+// rates are compared, is too many. The row in which deliveries are meant to be refused is another's business.
+func TestNobodyGetsFasterByRefusing(t *testing.T) {
+	t.Parallel()
+	const what, formula = "everything taken", "deliveries not taken, the largest of all rounds and targets"
+	of := func(row, target string, errors ...int64) (s plan.Samples) {
+		for round, n := range errors {
+			s = append(s, suite.Sample{Row: row, Target: target, Round: round, Events: 1000, Errors: n})
+		}
+		return s
+	}
+	all := func(postern, reference int64) (s plan.Samples) {
+		for _, row := range []string{"closed-64", "closed-256", "half-of-afternoon", "half-of-postern"} {
+			s = slices.Concat(s, of(row, suite.Postern, 0, 0, postern), of(row, suite.Bare, 0, reference, 0))
+		}
+		return s
+	}
+	for _, c := range []struct {
+		name    string
+		samples plan.Samples
+		want    plan.Status
+	}{
+		{"not run", nil, plan.Missing},
+		{"all taken", all(0, 0), plan.Pass},
+		{"ours refuses in one of three rounds", all(1, 0), plan.Fail},
+		{"a reference refuses", all(0, 1), plan.Fail},
+		{"in the open loop only", slices.Concat(all(0, 0), of("half-of-postern", suite.Postern, 7)), plan.Fail},
+		{"in a flood", of("flood", suite.OneEvent, 1), plan.Fail},
+		{"while applying", of("sustained", suite.Postern, 1), plan.Fail},
+		{"where it is meant", slices.Concat(all(0, 0), of("large", suite.Postern, 240)), plan.Pass},
+	} {
+		if v := verdict(t, c.samples, what, formula); v.Status != c.want {
+			t.Errorf("%s: %s (%+v), want %s", c.name, v.Status, v.Figure, c.want)
+		}
+	}
+}
+
+// Memory is bounded while deliveries are taken: a gateway that refuses nearly all needs none.
+func TestLargeBodiesAreTakenToo(t *testing.T) {
+	t.Parallel()
+	const what = "memory, 256 bodies of 1 MiB at once"
+	for _, c := range []struct {
+		taken, mib    float64
+		memory, share plan.Status
+	}{
+		{784, 512, plan.Pass, plan.Pass},
+		{784, 513, plan.Fail, plan.Pass},
+		{256, 300, plan.Pass, plan.Pass},
+		{255, 300, plan.Pass, plan.Fail},
+		{0, 60, plan.Pass, plan.Fail},
+	} {
+		s := plan.Samples{{Row: "large", Target: suite.Postern, Events: int64(c.taken), Errors: 1024 - int64(c.taken),
+			Memory: map[string]float64{"gateway": c.mib}, More: map[string]float64{"queue_mib": 256, "other": 0}}}
+		if v := verdict(t, s, what, "gateway's memory / ingest.queue_bytes"); v.Status != c.memory {
+			t.Errorf("%.0f MiB: %s, want %s", c.mib, v.Status, c.memory)
+		}
+		if v := verdict(t, s, what, "share of the deliveries that were taken"); v.Status != c.share {
+			t.Errorf("%.0f of 1024 taken: %s, want %s", c.taken, v.Status, c.share)
+		}
+	}
+}
+
 // 15,000 events a second are asked only of a machine on which bare takes as many.
 func TestAppliedRateDependsOnTheMachine(t *testing.T) {
 	t.Parallel()

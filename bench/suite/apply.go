@@ -13,8 +13,10 @@ import (
 const OneByOne = "onebyone"
 
 const (
-	// onebyoneShare is the part of the events that the reference applies: all would take minutes.
-	onebyoneShare = 0.1
+	// The events fall into so many parts of the same load, or as many as have so many events: the reference applies the first, since all
+	// would take minutes.
+	mostParts   = 10
+	eventsAPart = 10_000
 	// applyWithin bounds a round, and stallWithin the time in which nothing is acknowledged.
 	applyWithin = 20 * time.Minute
 	stallWithin = 30 * time.Second
@@ -25,8 +27,11 @@ func (s *Suite) Apply(ctx context.Context, row string, rounds, events int) ([]Sa
 	return s.ApplyObjects(ctx, row, rounds, events, events/10)
 }
 
-// ApplyObjects is Apply with events about as many objects as asked, chosen at random: with ten, these get everything; with as many as
-// there are events, each is about one of its own.
+// parts is how many parts of the same load so many events have.
+func parts(events int) int { return max(1, min(mostParts, events/eventsAPart)) }
+
+// ApplyObjects is Apply with events about as many objects as asked: with ten, these get everything; with as many as there are events,
+// each is about one of its own.
 func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, objects int) (samples []Sample, err error) {
 	if objects >= events {
 		objects = 0
@@ -63,7 +68,7 @@ func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sam
 	defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database)) }()
 	consumer, events := processorConsumer, f.events
 	if target == OneByOne {
-		consumer, events = onebyoneConsumer, max(int(onebyoneShare*float64(f.events)), 1)
+		consumer, events = onebyoneConsumer, f.events/parts(f.events)
 		r.process, _, _, err = s.m.Serve(ctx, OneByOne, nil, "-database", s.m.DatabaseURL(r.database), "-nats", s.m.NATS(), "-goroutines", fmt.Sprint(s.defaults.Processor.Lanes))
 	} else {
 		var file string

@@ -31,6 +31,19 @@ const (
 	body            = 2400
 )
 
+// hot is how many events an object has in each part, chosen at random, where nobody needs to care that every part has as many.
+const hot = 100
+
+// filling is what a stream is filled with: events of which each part has as many about each of its objects as the whole has. What has
+// one event only, or more than enough, is so in any order.
+func filling(events, objects int) load.Supply {
+	supply := load.Supply{Count: events, BodySize: body, Sources: sourceNames(1), Objects: objects, Secret: []byte(secret)}
+	if objects > 0 && events < hot*objects*parts(events) {
+		supply.Blocks = parts(events)
+	}
+	return supply
+}
+
 // fill has a gateway take events about some objects, and leaves them in a database and in the stream.
 func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err error) {
 	if err := s.m.Settle(ctx); err != nil {
@@ -47,7 +60,9 @@ func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err e
 	}()
 	s.runs++
 	f = &filled{database: r.database, events: events}
-	f.deliveries = load.Make(load.Supply{Run: fmt.Sprintf("%05d", s.runs), Count: events, BodySize: body, Sources: sourceNames(1), Objects: objects, Secret: []byte(secret)})
+	supply := filling(events, objects)
+	supply.Run = fmt.Sprintf("%05d", s.runs)
+	f.deliveries = load.Make(supply)
 	s.log.Info("fill", "events", events, "objects", objects)
 	result, err := load.Run(ctx, f.deliveries, 0, load.Options{Address: r.address, Connections: fillConnections, For: fillWithin, Progress: s.progress})
 	if err != nil {

@@ -50,7 +50,7 @@ func (r *recorder) offer(ep Endpoint, d *provider.Delivery, why *provider.Reject
 		body = bytes.Clone(body[:most]) // a piece would hold the whole in memory
 	}
 	one := rejected{source: ep.Number, name: ep.Config.Name, reason: string(why.Reason), detail: events.Text(why.Detail), remote: remote, at: d.ReceivedAt,
-		headers: keptHeaders(ep.Provider.Headers(), d), body: body, bytes: int64(len(d.Body))}
+		headers: keptHeaders(ep.headers, d), body: body, bytes: int64(len(d.Body))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.waiting[one.source]) >= keepQueue || r.bytes[one.source]+int64(len(body)) > max(keepQueueBytes, r.s.Settings.RejectionsMaxBody) {

@@ -29,6 +29,8 @@ type Endpoint struct {
 	Provider provider.Provider
 	// MaxBody is the largest body in bytes; a larger one is answered 413 and not read.
 	MaxBody int64
+	// headers are those that the provider wants kept; asked for once.
+	headers []string
 }
 
 // Settings bound what senders may cost.
@@ -98,6 +100,10 @@ func New(o Options) (*Server, error) {
 // Replace makes other sources the ones that deliveries may come to, in one step. A request under way ends as it began, under the
 // sources of its time. The map belongs to the server from now on.
 func (s *Server) Replace(endpoints map[string]Endpoint) {
+	for name, ep := range endpoints {
+		ep.headers = ep.Provider.Headers()
+		endpoints[name] = ep
+	}
 	s.metrics.preset(endpoints)
 	s.endpoints.Store(&endpoints)
 	s.memory.setAlone(len(endpoints) == 1)

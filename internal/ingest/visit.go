@@ -46,6 +46,8 @@ type visit struct {
 	// values are of the answer's headers, of which there are so many.
 	values [8]string
 	set    int
+	// attrs are of the visit's line in the log.
+	attrs [14]slog.Attr
 }
 
 // door answers a request to a source, whatever becomes of it. Nothing is written before everything about it is counted.
@@ -193,7 +195,7 @@ func (s *Server) log(v *visit, reply *provider.Reply, err error, took time.Durat
 	if !s.Logger.Enabled(v.ctx, level) {
 		return
 	}
-	attrs := append(make([]slog.Attr, 0, 16), slog.String("source", shortened(v.asked)), slog.String("result", v.result), slog.Int("status", reply.Status))
+	attrs := append(v.attrs[:0], slog.String("source", shortened(v.asked)), slog.String("result", v.result), slog.Int("status", reply.Status))
 	if v.reason != "" {
 		attrs = append(attrs, slog.String("reason", string(v.reason)))
 	}
@@ -268,6 +270,9 @@ func (v *visit) describe(reply *provider.Reply, ids string) {
 	}
 }
 
+// shortAnswer is how many bytes net/http surely gathers before it sends anything.
+const shortAnswer = 1 << 10
+
 // write sends an answer. The sender may be gone.
 func (v *visit) write(c echo.Context, r *provider.Reply) error {
 	w := c.Response()
@@ -278,7 +283,9 @@ func (v *visit) write(c echo.Context, r *provider.Reply) error {
 	v.header(h, "X-Content-Type-Options", "nosniff")
 	bodiless := r.Status == http.StatusNoContent
 	if !bodiless {
-		v.header(h, "Content-Length", strconv.Itoa(len(r.Body)))
+		if c.Request().Method == http.MethodHead || len(r.Body) > shortAnswer { // of a short one net/http tells the length by itself
+			v.header(h, "Content-Length", strconv.Itoa(len(r.Body)))
+		}
 		if r.ContentType != "" && len(r.Body) > 0 {
 			v.header(h, "Content-Type", r.ContentType)
 		}

@@ -61,7 +61,7 @@ func (s *Scheme) claims(v *values) ([]claim, error) {
 			return nil, err
 		}
 	}
-	out := make([]claim, 0, len(texts))
+	out := v.someClaims[:0]
 	var bad error
 	for _, text := range texts {
 		for n, more := 1, true; more; n++ {
@@ -125,7 +125,10 @@ func (s *Scheme) bounded(claims []claim) error {
 // have added one that is not ours to read.
 func (s *Scheme) claim(v *values, text string, c *claim) error {
 	var bad error
-	c.items = make([]item, 0, 4)
+	c.items = v.someItems[:0:0]
+	if len(v.someClaims[0].items) == 0 { // the first claim has the room
+		c.items = v.someItems[:0]
+	}
 	for i, more := 0, true; more; i++ {
 		if i >= maxItems {
 			return fail(Malformed, "%s has more than %d items", s.Where(), maxItems)

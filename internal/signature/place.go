@@ -63,7 +63,7 @@ func (s *Scheme) Where() string {
 
 // texts are what stands at the places of the signatures.
 func (s *Scheme) texts(v *values) ([]string, error) {
-	out := make([]string, 0, len(s.Signature.In))
+	out := v.someTexts[:0]
 	add := func(ref Ref) error {
 		if n := len(v.r.Header[ref.Name]); ref.Kind == Header && n > 1 {
 			return fail(Malformed, "%d %s headers instead of one", n, ref.Name)

@@ -24,6 +24,12 @@ type values struct {
 	// secret is the one that is being tried.
 	secret []byte
 
+	// Room for what usual requests need, so that a proof takes one piece of memory.
+	someTexts  [2]string
+	someClaims [1]claim
+	someItems  [4]item
+	digest     [64]byte
+
 	json   parsed
 	fields url.Values
 	form   parsed

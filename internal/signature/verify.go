@@ -195,7 +195,7 @@ func (s *Scheme) sum(k *keyed, v *values, message *Template) ([]byte, error) {
 	if err := message.write(h, v.find); err != nil {
 		return nil, s.incomplete(err)
 	}
-	return h.Sum(nil), nil
+	return h.Sum(v.digest[:0]), nil
 }
 
 // incomplete says that what is signed lacks something. That is not a missing signature: there is one, and without what it covers

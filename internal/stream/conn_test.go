@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -195,6 +196,90 @@ func TestHungServerIsNoticed(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// counts waits until the results are these, by name; those not named are 0. So they add up to what was offered.
+func (b *testBundle) counts(t *testing.T, want map[string]int) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error { // the last answer is counted a moment after it is taken
+		got := map[string]int{}
+		for _, name := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
+			if n := b.result(t, name); n != 0 {
+				got[name] = n
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("publishes, -want +got:\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// A stop publishes what is in hand and what waits, whether it comes in the middle of a batch or while the lag is read; what is offered after it
+// is withheld.
+func TestStopPublishesWhatWaits(t *testing.T) {
+	t.Parallel()
+	const most = 6000
+	for name, wanted := range map[string]int{"before the first": 0, "in the middle": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, _ := setup(t, 100_000, false)
+			evs := make([]stream.Event, most)
+			for n := range evs {
+				evs[n] = event(n)
+			}
+			b.Offer(evs[:most-10]...)
+			for _, e := range evs[most-10:] {
+				b.Offer(e)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			if wanted == 0 {
+				cancel()
+			}
+			go func() { done <- b.Run(ctx) }()
+			b.until(t, "acknowledged", wanted)
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			b.Offer(evs[:3]...)
+			b.counts(t, map[string]int{"acknowledged": most, "withheld": 3})
+		})
+	}
+}
+
+// Where no answer comes a stop takes its 5 s and no more, and what it leaves is counted: failed if it was sent, else withheld.
+func TestStopIsBounded(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 100_000, false)
+	s, err := b.conn.JetStream().Stream(t.Context(), stream.EventsStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mute := s.CachedInfo().Config
+	mute.NoAck = true
+	if _, err := b.conn.JetStream().UpdateStream(t.Context(), mute); err != nil {
+		t.Fatal(err)
+	}
+	const most = 4000
+	for n := range most {
+		b.Offer(event(n))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	began := time.Now()
+	if err := b.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took < 4*time.Second || took > 8*time.Second { // 5 s on an idle machine
+		t.Errorf("stopped after %s", took)
+	}
+	failed := b.result(t, "failed")
+	if failed < stream.InFlight || failed > 2*stream.InFlight {
+		t.Fatalf("%d failed, want those that were sent", failed)
+	}
+	b.counts(t, map[string]int{"failed": failed, "withheld": most - failed})
 }
 
 // A message that is not ours is dropped and told of, and holds up no other.

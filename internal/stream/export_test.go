@@ -41,10 +41,32 @@ func (c *Conn) OpenWindow(counts func(acknowledged, failed int)) (*Window, error
 	return newWindow(c.nc, counts)
 }
 
+// Swallow takes what is published under a subject and answers nothing.
+func (c *Conn) Swallow(subject string) error {
+	_, err := c.nc.Subscribe(subject, func(*nats.Msg) {})
+	return err
+}
+
 // Publish sends a message through a window.
 func (w *window) Publish(subject string) error {
-	return w.publish(&nats.Msg{Subject: subject, Data: []byte("x")})
+	_, err := w.Send(subject)
+	return err
 }
+
+// Send is Publish that tells where the answer belongs.
+func (w *window) Send(subject string) (reply string, err error) {
+	m := &nats.Msg{Subject: subject, Data: []byte("x")}
+	err = w.publish(m)
+	return m.Reply, err
+}
+
+// Answer is an answer that arrives now.
+func (w *window) Answer(reply, body string) {
+	w.answered(&nats.Msg{Subject: reply, Data: []byte(body)})
+}
+
+// Close gives up on what is unanswered.
+func (w *window) Close() { w.close() }
 
 // Expire gives up on what is unanswered as of a time.
 func (w *window) Expire(now time.Time) { w.expire(now) }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -100,4 +102,145 @@ func TestWindowGivesUp(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// silent is a window of a connection on which what is published under "silent" is never answered.
+func silent(t *testing.T) (*testBundle, *stream.Window, *counted) {
+	t.Helper()
+	b, _ := setup(t, 100_000, false)
+	if err := b.conn.Swallow("silent"); err != nil {
+		t.Fatal(err)
+	}
+	var c counted
+	w, err := b.conn.OpenWindow(c.add)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, w, &c
+}
+
+// A message that is never answered holds up no other.
+func TestWindowOutlivesALostAnswer(t *testing.T) {
+	t.Parallel()
+	_, w, c := silent(t)
+	if err := w.Publish("silent"); err != nil {
+		t.Fatal(err)
+	}
+	const others = 3 * stream.InFlight
+	for range others {
+		testkit.Eventually(t, patience, func() error { return w.Publish("postern.events.s.t") })
+	}
+	c.until(t, others, 0)
+	if n := w.Unanswered(); n != 1 {
+		t.Errorf("%d unanswered, want the one that was lost", n)
+	}
+	w.Expire(time.Now().Add(time.Minute))
+	c.until(t, others, 1)
+}
+
+// A late answer neither counts for the message that has the place now nor frees it.
+func TestWindowTakesNoLateAnswer(t *testing.T) {
+	t.Parallel()
+	_, w, c := silent(t)
+	late, err := w.Send("silent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Expire(time.Now().Add(time.Minute))
+	for range stream.InFlight { // so that each place is taken
+		if err := w.Publish("silent"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Answer(late, "{}")
+	if n := w.Unanswered(); n != stream.InFlight {
+		t.Errorf("%d unanswered after an answer to nobody, want %d", n, stream.InFlight)
+	}
+	if err := w.Publish("silent"); !errors.Is(err, stream.ErrNoRoom) {
+		t.Errorf("one too many: %v", err)
+	}
+	c.until(t, 0, 1)
+	w.Close()
+	c.until(t, 0, 1+stream.InFlight)
+}
+
+// Whatever is answered, in whatever order, twice, too late or never: each message is counted once, and what is neither counted nor unanswered
+// does not exist.
+func TestWindowAddsUp(t *testing.T) {
+	t.Parallel()
+	b, _, _ := silent(t)
+	rapid.Check(t, func(r *rapid.T) {
+		var c counted
+		w, err := b.conn.OpenWindow(c.add)
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer w.Close()
+		m := windowModel{Window: w, open: map[string]bool{}}
+		r.Repeat(map[string]func(*rapid.T){
+			"publish": m.publish,
+			"answer":  m.answer,
+			"expire":  func(*rapid.T) { w.Expire(time.Now().Add(time.Minute)); m.expired() },
+			"young":   func(*rapid.T) { w.Expire(time.Now()) },
+			"": func(r *rapid.T) {
+				if a, f := c.acknowledged.Load(), c.failed.Load(); a != m.acknowledged || f != m.failed || w.Unanswered() != len(m.open) {
+					r.Fatalf("%d acknowledged, %d failed, %d unanswered; want %d, %d, %d", a, f, w.Unanswered(), m.acknowledged, m.failed, len(m.open))
+				}
+			},
+		})
+		w.Close()
+		if a, f := c.acknowledged.Load(), c.failed.Load(); a+f != int64(len(m.replies)) {
+			r.Fatalf("%d acknowledged and %d failed of %d", a, f, len(m.replies))
+		}
+	})
+}
+
+// windowModel is what a window should have counted.
+type windowModel struct {
+	*stream.Window
+	replies              []string // of every message that went out
+	open                 map[string]bool
+	acknowledged, failed int64
+}
+
+func (m *windowModel) publish(r *rapid.T) {
+	for range rapid.SampledFrom([]int{1, 3, stream.InFlight}).Draw(r, "messages") {
+		reply, err := m.Send("silent")
+		full := len(m.open) == stream.InFlight
+		if errors.Is(err, stream.ErrNoRoom) != full {
+			r.Fatalf("%v with %d unanswered", err, len(m.open))
+		}
+		switch {
+		case full:
+			return
+		case err != nil: // not sent, and so counted
+			m.failed++
+		default:
+			m.open[reply] = true
+		}
+		m.replies = append(m.replies, reply)
+	}
+}
+
+func (m *windowModel) answer(r *rapid.T) {
+	for range rapid.IntRange(1, 20).Draw(r, "answers") {
+		if len(m.replies) == 0 {
+			return
+		}
+		reply, body := rapid.SampledFrom(m.replies).Draw(r, "reply"), rapid.SampledFrom([]string{"{}", `{"error":{}}`, ""}).Draw(r, "body")
+		m.Answer(reply, body)
+		switch {
+		case !m.open[reply]:
+		case body == "{}":
+			m.acknowledged++
+		default:
+			m.failed++
+		}
+		delete(m.open, reply)
+	}
+}
+
+func (m *windowModel) expired() {
+	m.failed += int64(len(m.open))
+	clear(m.open)
 }

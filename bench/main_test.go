@@ -1,0 +1,39 @@
+package main
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/postern-gateway/postern/bench/plan"
+)
+
+// A strict run of all rows fails for a bound that nothing was measured for; one of chosen rows cannot measure all.
+func TestStrictIsStrict(t *testing.T) {
+	t.Parallel()
+	verdicts := func(status ...plan.Status) (out []plan.Verdict) {
+		for _, s := range status {
+			out = append(out, plan.Verdict{Status: s})
+		}
+		return out
+	}
+	well, failed, missing := verdicts(plan.Pass, plan.Idle), verdicts(plan.Pass, plan.Fail, plan.Missing), verdicts(plan.Pass, plan.Missing)
+	for _, c := range []struct {
+		name     string
+		o        options
+		verdicts []plan.Verdict
+		want     error
+	}{
+		{"all hold", options{strict: true}, well, nil},
+		{"one fails", options{strict: true}, failed, errBounds},
+		{"one fails, of some rows", options{strict: true, only: "large"}, failed, errBounds},
+		{"one fails, nobody is strict", options{}, failed, nil},
+		{"one is missing", options{strict: true, rounds: 9}, missing, errUnmeasured},
+		{"one is missing, of some rows", options{strict: true, only: "large"}, missing, nil},
+		{"one is missing, quick", options{strict: true, quick: true}, missing, nil},
+		{"one is missing, nobody is strict", options{}, missing, nil},
+	} {
+		if err := c.o.judge(c.verdicts); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+}
