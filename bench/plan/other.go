@@ -30,7 +30,7 @@ func flood(rounds int) Row {
 // apply is a row of applying so many events about so many objects.
 func apply(name, about string, rounds, events, objects int) Row {
 	const each = 5 * time.Second // what each target costs beside applying: a copy of the database, a start
-	perRound := time.Duration(events)*(time.Second/10_000+time.Second/15_000) + 2*each
+	perRound := time.Duration(suite.Part(events))*time.Second/1000 + time.Duration(events)*time.Second/15_000 + 2*each
 	return Row{Name: name, Chapter: chapterApply, About: fmt.Sprintf("%d events about %d objects, %s", events, objects, about),
 		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*perRound,
 		run: func(ctx context.Context, r *Run) ([]suite.Sample, error) {

@@ -30,6 +30,9 @@ func (s *Suite) Apply(ctx context.Context, row string, rounds, events int) ([]Sa
 // parts is how many parts of the same load so many events have.
 func parts(events int) int { return max(1, min(mostParts, events/eventsAPart)) }
 
+// Part is how many of so many events the reference applies.
+func Part(events int) int { return events / parts(events) }
+
 // ApplyObjects is Apply with events about as many objects as asked: with ten, these get everything; with as many as there are events,
 // each is about one of its own.
 func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, objects int) (samples []Sample, err error) {
@@ -68,7 +71,7 @@ func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sam
 	defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database)) }()
 	consumer, events := processorConsumer, f.events
 	if target == OneByOne {
-		consumer, events = onebyoneConsumer, f.events/parts(f.events)
+		consumer, events = onebyoneConsumer, Part(f.events)
 		r.process, _, _, err = s.m.Serve(ctx, OneByOne, nil, "-database", s.m.DatabaseURL(r.database), "-nats", s.m.NATS(), "-goroutines", fmt.Sprint(s.defaults.Processor.Lanes))
 	} else {
 		var file string

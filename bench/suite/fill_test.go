@@ -26,7 +26,7 @@ func TestReferenceMeetsTheSameLoad(t *testing.T) {
 	} {
 		supply := filling(c.events, c.objects)
 		supply.Run, supply.BodySize = "00001", 500
-		d, part := load.Make(supply), c.events/parts(c.events)
+		d, part := load.Make(supply), Part(c.events)
 		seen := map[string]int{}
 		for i := range part {
 			seen[string(objectOf.FindSubmatch(d.Request(i))[1])]++
