@@ -140,12 +140,17 @@ func (a *appender) write(ctx context.Context, writer int) {
 			return
 		}
 		a.commit(ctx, batch)
-		a.underWay.Add(-int64(len(batch)))
-		a.began[writer].Store(0)
-		select {
-		case a.ended <- struct{}{}:
-		default: // whoever waits is told already
-		}
+		a.done(writer, len(batch))
+	}
+}
+
+// done says that a writer's commit has ended.
+func (a *appender) done(writer, deliveries int) {
+	a.underWay.Add(-int64(deliveries))
+	a.began[writer].Store(0)
+	select {
+	case a.ended <- struct{}{}:
+	default: // whoever waits is told already
 	}
 }
 
