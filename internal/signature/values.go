@@ -29,6 +29,7 @@ type values struct {
 	someClaims [1]claim
 	someItems  [4]item
 	digest     [64]byte
+	stamp      [32]byte
 
 	json   parsed
 	fields url.Values
@@ -75,6 +76,9 @@ func (v *values) raw(ref Ref) ([]byte, bool) {
 		return v.inJSON(ref)
 	}
 	s, ok := v.text(ref)
+	if ref.Kind == Timestamp { // of which there is one at a time
+		return append(v.stamp[:0], s...), ok
+	}
 	return []byte(s), ok
 }
 
