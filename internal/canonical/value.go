@@ -69,7 +69,8 @@ func newDocument(src []byte) *document {
 }
 
 // Release gives the memory of a whole parsed text back, of which v is the root or any part. Neither v nor any other Value of the text
-// may be used after it; texts and bytes that were got from them may. Whoever does not call it leaves the memory to the collector.
+// may be used after it, nor released again: the memory may be another text's by then. Texts and bytes that were got from them may be
+// used. Only who made the Value and handed it to nobody calls this; whoever does not leaves the memory to the collector.
 func (v *Value) Release() {
 	if v == nil || v.doc == nil || cap(v.doc.nodes) > keptNodes {
 		return
