@@ -191,6 +191,14 @@ CREATE TABLE postern.objects (
     updated_at timestamp with time zone NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+ALTER TABLE ONLY postern.objects ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN tie_set SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN tie_set SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.objects ALTER COLUMN state_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN exact_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN state SET STORAGE MAIN;
 ALTER TABLE ONLY postern.objects ALTER COLUMN state SET COMPRESSION lz4;
 
 ALTER TABLE postern.objects OWNER TO postern_maintenance;

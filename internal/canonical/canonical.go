@@ -113,23 +113,27 @@ func (w *writer) object(v *Value, without []string) {
 	w.members = v.appendMembers(w.members)
 	end := len(w.members)
 	w.dst = append(w.dst, '{')
-	for i, first := base, true; i < end; i++ {
+	for i := base; i < end; i++ {
 		m := w.members[i]
 		value := &nodes[m.value]
 		rest, out := descend(without, m.key)
 		if out || w.dropNull && value.kind == Null {
 			continue
 		}
-		if !first {
-			w.dst = append(w.dst, ',')
-		}
-		first = false
-		w.text(&nodes[m.value-1])
-		w.dst = append(w.dst, ':')
+		w.key(&nodes[m.value-1])
 		w.value(value, rest)
 	}
 	w.dst = append(w.dst, '}')
 	w.members = w.members[:base]
+}
+
+// key begins a member. No value ends with what an object begins with.
+func (w *writer) key(key *Value) {
+	if w.dst[len(w.dst)-1] != '{' {
+		w.dst = append(w.dst, ',')
+	}
+	w.text(key)
+	w.dst = append(w.dst, ':')
 }
 
 // descend is what is left of dotted paths below key; out: one of them ends at it.

@@ -30,7 +30,7 @@ func TestOverlay(t *testing.T) {
 		{`7`, `{"a":1}`, `{"a":1}`},
 	} {
 		state, changes := parse(t, c.state), parse(t, c.changes)
-		if got := text(canonical.Overlay(state, changes)); got != c.want {
+		if got := overlay(state, changes); got != c.want {
 			t.Errorf("%s over %s: %s, want %s", c.changes, c.state, got, c.want)
 		}
 		if string(state.Raw()) != c.state || string(changes.Raw()) != c.changes {
@@ -42,14 +42,28 @@ func TestOverlay(t *testing.T) {
 func TestOverlayMissing(t *testing.T) {
 	t.Parallel()
 	v := parse(t, `{"a":1,"b":null}`)
-	if got := canonical.Overlay(v, nil); got != v {
-		t.Errorf("no changes made %s", text(got))
+	if got := overlay(v, nil); got != `{"a":1,"b":null}` {
+		t.Errorf("no changes made %s", got)
 	}
-	if got := text(canonical.Overlay(nil, v)); got != `{"a":1}` {
+	if got := overlay(nil, v); got != `{"a":1}` {
 		t.Errorf("changes over nothing: %s", got)
 	}
-	if canonical.Overlay(nil, nil) != nil {
-		t.Error("nothing over nothing is something")
+	if got := overlay(nil, nil); got != "null" {
+		t.Errorf("nothing over nothing is %s", got)
+	}
+}
+
+func overlay(state, changes *canonical.Value) string {
+	return string(canonical.AppendOverlay(nil, state, changes, canonical.Options{}))
+}
+
+func TestOverlayLeavesOut(t *testing.T) {
+	t.Parallel()
+	state := parse(t, `{"n":null,"o":{"n":null,"v":1,"w":2},"u":{"v":1},"v":{"x":1}}`)
+	changes := parse(t, `{"o":{"v":3,"x":[null,{"n":null}]},"p":{"v":4,"w":5},"v":{"y":{"n":null,"z":1}}}`)
+	got := string(canonical.AppendOverlay([]byte("+"), state, changes, canonical.Options{DropNull: true, Without: []string{"o.v", "p.w", "u", "v.x"}}))
+	if want := `+{"o":{"w":2,"x":[null,{}]},"p":{"v":4},"v":{"y":{"z":1}}}`; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
@@ -85,12 +99,18 @@ func TestOverlayAgainstTrees(t *testing.T) {
 		}
 		va, _ := canonical.Parse([]byte(a))
 		vb, _ := canonical.Parse([]byte(b))
-		want := canonical.Overlay(va, vb)
-		if want.Kind() == canonical.Missing {
-			t.Fatalf("%s over %s is missing", b, a)
-		}
-		if diff := cmp.Diff(exact(merge(tree(t, a), tree(t, b))), exact(tree(t, string(want.Raw())))); diff != "" {
+		got := overlay(va, vb)
+		if diff := cmp.Diff(exact(merge(tree(t, a), tree(t, b))), exact(tree(t, got))); diff != "" {
 			t.Fatalf("%s over %s (-want +got):\n%s", b, a, diff)
+		}
+		whole, err := canonical.Parse([]byte(got))
+		if err != nil || text(whole) != got {
+			t.Fatalf("%s over %s is not canonical: %s (%v)", b, a, got, err)
+		}
+		// What is left out is left out of the whole.
+		o := canonical.Options{DropNull: true, Without: rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "a.b", "b.a", "a.a.b"}), 0, 3).Draw(t, "without")}
+		if left, want := canonical.AppendOverlay(nil, va, vb, o), whole.AppendCanonical(nil, o); string(left) != string(want) {
+			t.Fatalf("%s over %s without %v: %s, want %s", b, a, o.Without, left, want)
 		}
 	})
 }

@@ -179,9 +179,19 @@ func TestCheckpointPassesOnlyOutcomes(t *testing.T) {
 		return nil
 	})
 	w.passes(t, 3)
+	tx, err := w.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
 	p.cancel() // nothing that it holds is committed any more
 	r.open()
 	p.stop(t)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	var without, cursor int64
 	w.scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`, &without)
 	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'auditor'`, &cursor)

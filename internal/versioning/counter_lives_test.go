@@ -94,7 +94,7 @@ func TestCounterPatchesMerged(t *testing.T) {
 	merged, version := all.State, all.At
 	for _, patch := range []provider.Observation{b, a} {
 		if patch.At > version {
-			merged, version = canonical.Overlay(merged, patch.State), patch.At
+			merged, version = parse(t, string(canonical.AppendOverlay(nil, merged, patch.State, canonical.Options{}))), patch.At
 		}
 	}
 	if n, _ := merged.Get("a").Int64(); n != 0 {

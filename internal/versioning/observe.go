@@ -109,9 +109,7 @@ func hashStates(o provider.Observation) (state State, before *Hash) {
 	if o.Before.Kind() != canonical.Missing {
 		// Whatever a change made of the object, before it the object was there.
 		compared := canonical.Options{DropNull: true, Without: o.Volatile}
-		was := canonical.Overlay(o.State, o.Before)
-		h := Hash(sha256.Sum256(stateText(room, false, was, compared)))
-		was.Release()
+		h := Hash(sha256.Sum256(canonical.AppendOverlay(append(room, present), o.State, o.Before, compared)))
 		before = &h
 	}
 	return state, before
@@ -142,9 +140,12 @@ func NullState(deleted bool) State {
 	return NewState(nil, deleted, nil)
 }
 
+// present is what the text of a state that is not deleted begins with.
+const present = '+'
+
 // stateText appends what a state's hash covers: one byte for deleted or not, then canonical JSON.
 func stateText(dst []byte, deleted bool, v *canonical.Value, o canonical.Options) []byte {
-	prefix := byte('+')
+	prefix := byte(present)
 	if deleted {
 		prefix = '-'
 	}

@@ -62,11 +62,11 @@ func difference(want, got versioning.Row) string {
 // stored is a row's set after a way through the store.
 func stored(t fataler, row versioning.Row) []versioning.Member {
 	t.Helper()
-	text, err := versioning.EncodeSet(row.Set, row.State)
+	text, err := versioning.EncodeSet(&row)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	set, err := versioning.DecodeSet(text)
+	set, err := versioning.DecodeSet(text, &row)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -145,7 +145,7 @@ func TestMembersKeepTheirJSON(t *testing.T) {
 	stored(t, row)
 	row = unread()
 	versioning.Apply(&row, input(t, whole(10, "B")))
-	if text, err := versioning.EncodeSet(row.Set, row.State); err == nil {
+	if text, err := versioning.EncodeSet(&row); err == nil {
 		t.Errorf("a state without JSON was stored as %s", text)
 	}
 }

@@ -1,31 +1,36 @@
 package versioning
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
 )
 
-// storedMember is a Member as the tie_set column has it.
+// storedMember is a Member as the tie_set column has it. The only member of a set, as nearly all are, leaves out what the row's own
+// columns say of it: hash, exact, deleted, repaired, lo, hi and state.
 type storedMember struct {
 	Before   *[]byte         `json:"before,omitempty"`
-	Hash     []byte          `json:"hash"`
+	Hash     []byte          `json:"hash,omitempty"`
 	Exact    []byte          `json:"exact,omitempty"` // left out where it equals hash
 	Deleted  bool            `json:"deleted,omitempty"`
 	Repaired bool            `json:"repaired,omitempty"`
 	Look     bool            `json:"look,omitempty"`
-	Lo       int64           `json:"lo"`
-	Hi       int64           `json:"hi"`
+	Lo       int64           `json:"lo,omitempty"`
+	Hi       int64           `json:"hi,omitempty"`
 	State    json.RawMessage `json:"state,omitempty"`
 }
 
 // EncodeSet writes a row's set as compact JSON for the tie_set column. Members carry their state's JSON only while the
 // set holds a state other than the shown one; otherwise the row's own state column has it. A member whose JSON would have
 // to be written but is not there (the row was read without its state) is an error: its state would be lost.
-func EncodeSet(set []Member, shown State) ([]byte, error) {
-	differ := slices.ContainsFunc(set, func(m Member) bool { return m.State.Exact != shown.Exact })
-	stored := make([]storedMember, len(set))
-	for i, m := range set {
+func EncodeSet(row *Row) ([]byte, error) {
+	if alone(row) {
+		return appendAlone(make([]byte, 0, 80), row.Set[0]), nil
+	}
+	differ := slices.ContainsFunc(row.Set, func(m Member) bool { return m.State.Exact != row.State.Exact })
+	stored := make([]storedMember, len(row.Set))
+	for i, m := range row.Set {
 		stored[i] = store(m)
 		if !differ {
 			continue
@@ -40,6 +45,30 @@ func EncodeSet(set []Member, shown State) ([]byte, error) {
 		return nil, fmt.Errorf("encode tie set: %w", err)
 	}
 	return text, nil
+}
+
+// alone says whether the row's columns tell all of its only member but where it came from.
+func alone(row *Row) bool {
+	if len(row.Set) != 1 {
+		return false
+	}
+	m, s := &row.Set[0], &row.State
+	return m.Lo == row.Lo && m.Hi == row.Hi && m.State.Exact == s.Exact && m.State.Hash == s.Hash && m.State.Deleted == s.Deleted && m.State.Repaired == s.Repaired
+}
+
+// appendAlone is by hand what encoding/json would write, since nearly every applied event writes one.
+func appendAlone(dst []byte, m Member) []byte {
+	dst = append(dst, '[', '{')
+	if m.Before != nil {
+		dst = append(base64.StdEncoding.AppendEncode(append(dst, `"before":"`...), m.Before[:]), '"')
+	}
+	if m.Look {
+		if m.Before != nil {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `"look":true`...)
+	}
+	return append(dst, '}', ']')
 }
 
 func store(m Member) storedMember {
@@ -57,13 +86,17 @@ func store(m Member) storedMember {
 	return s
 }
 
-// DecodeSet reads what EncodeSet wrote. Where all members are in the shown state their JSON is left nil: the caller puts
-// the row's state into Row.State and Apply passes it on, so that an earlier member keeps its JSON when a differing one
-// joins. A row that will not be joined may stay without.
-func DecodeSet(text []byte) ([]Member, error) {
+// DecodeSet reads what EncodeSet wrote of a row whose other columns are as they were. Where all members are in the shown state their
+// JSON is left nil: the caller puts the row's state into Row.State and Apply passes it on, so that an earlier member keeps its JSON when
+// a differing one joins. A row that will not be joined may stay without.
+func DecodeSet(text []byte, row *Row) ([]Member, error) {
 	var stored []storedMember
 	if err := json.Unmarshal(text, &stored); err != nil {
 		return nil, fmt.Errorf("decode tie set: %w", err)
+	}
+	if len(stored) == 1 && stored[0].Hash == nil {
+		stored[0].Hash, stored[0].Exact = row.State.Hash[:], row.State.Exact[:]
+		stored[0].Deleted, stored[0].Repaired, stored[0].Lo, stored[0].Hi = row.State.Deleted, row.State.Repaired, row.Lo, row.Hi
 	}
 	set := make([]Member, len(stored))
 	for i, s := range stored {

@@ -121,7 +121,7 @@ func scanObject(rows pgx.Rows, objs []*Object) error {
 	copy(r.State.Exact[:], exact)
 	r.was.exact, r.was.ambiguous, r.was.version = r.State.Exact, r.Ambiguous, r.Version != NoVersion
 	var err error
-	if r.Set, err = DecodeSet(set); err != nil {
+	if r.Set, err = DecodeSet(set, &r.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
 	}
 	*o = r
@@ -187,7 +187,7 @@ func saveArgs(objs []*Object) ([]any, error) {
 		if o.Grew() {
 			o.Revision++
 		}
-		set, err := EncodeSet(o.Set, o.State)
+		set, err := EncodeSet(&o.Row)
 		if err != nil {
 			return nil, fmt.Errorf("encode tie set of %s %s: %w", o.Type, o.ID, err)
 		}
