@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -86,33 +87,8 @@ func (e *envelope) encode() ([]byte, error) {
 		return bytes.TrimRight(b.Bytes(), "\n"), err
 	}
 	const noState = "null}\n" // with a state nothing follows it
-	return append(appendCompact(b.Bytes()[:b.Len()-len(noState)], e.State), '}'), nil
+	return append(canonical.AppendCompact(b.Bytes()[:b.Len()-len(noState)], e.State), '}'), nil
 }
 
 // envelopeHead is how long an envelope without its state usually is, at most.
 const envelopeHead = 512
-
-// appendCompact appends a valid JSON text without the space between its tokens.
-func appendCompact(dst, text []byte) []byte {
-	from := 0
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			i = closingQuote(text, i)
-		case ' ', '\n', '\t', '\r':
-			dst = append(dst, text[from:i]...)
-			from = i + 1
-		}
-	}
-	return append(dst, text[from:]...)
-}
-
-// closingQuote is where the string ends that begins at i.
-func closingQuote(text []byte, i int) int {
-	for i++; i < len(text) && text[i] != '"'; i++ {
-		if text[i] == '\\' {
-			i++
-		}
-	}
-	return i
-}

@@ -13,7 +13,7 @@ import (
 // jsonText draws JSON as somebody writes it: space between any two tokens, escapes and quotes in strings.
 func jsonText() *rapid.Generator[string] {
 	space := rapid.SampledFrom([]string{"", " ", "\n\t", "\r\n    "})
-	text := rapid.SampledFrom([]string{`""`, `" "`, `"a b\n\t"`, `"\""`, `"\\"`, `"\\\" \\"`, `"é <&> \u0020"`, "\"\u2028\"", `"[ { , : "`})
+	text := rapid.SampledFrom([]string{`""`, `" "`, `"a b\n\t"`, `"\""`, `"\\"`, `"\\\" \\"`, `"é <&> \u0020"`, "\"\u2028\"", `"[ { , : "`, `"eight bytes at a time, \\\" or seven \\\\"`, `"12345678"`, `"1234567\""`, `"1234567\\"`})
 	leaf := rapid.OneOf(text, rapid.SampledFrom([]string{"0", "-1.50e+10", "true", "false", "null"}))
 	var value func(depth int) *rapid.Generator[string]
 	value = func(depth int) *rapid.Generator[string] {
