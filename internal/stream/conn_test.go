@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -26,6 +27,8 @@ type testBundle struct {
 	limits   stream.Limits
 	registry *prometheus.Registry
 	*stream.Publisher
+	// heard are the messages that nobody answers.
+	heard chan *nats.Msg
 }
 
 // setup connects by way of a proxy if one is given, makes the streams and a publisher that does not run yet.

@@ -73,8 +73,7 @@ func Connect(o Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to nats %s: %w", redact(o.URL), err)
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(maxInFlight), jetstream.WithPublishAsyncTimeout(publishTimeout),
-		jetstream.WithDefaultTimeout(2*time.Second))
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(2*time.Second))
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("open jetstream: %w", err)

@@ -85,3 +85,6 @@ func (p *Publisher) PublishOnce(ctx context.Context, w *Window, e Event) {
 
 // JetStream is the connection's own.
 func (c *Conn) JetStream() jetstream.JetStream { return c.js }
+
+// ReadAck reads the stream's answer to one message.
+var ReadAck = readAck

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -222,51 +221,6 @@ func (p *Publisher) abandon() {
 			}
 		default:
 			return
-		}
-	}
-}
-
-// Ack is the answer to one published message.
-type Ack struct {
-	// Sequence is the message's place in its stream; 0 where Err is set.
-	Sequence uint64
-	Err      error
-}
-
-// PublishEvents publishes events and waits for every answer; in order, one Ack each.
-func (c *Conn) PublishEvents(ctx context.Context, evs []Event) []Ack {
-	msgs := make([]*nats.Msg, len(evs))
-	largest := c.LargestBody()
-	for i := range evs {
-		msgs[i] = evs[i].message(largest)
-	}
-	return c.publishAll(ctx, msgs)
-}
-
-func (c *Conn) publishAll(ctx context.Context, msgs []*nats.Msg) []Ack {
-	acks := make([]Ack, len(msgs))
-	for from := 0; from < len(msgs); from += maxInFlight / 2 {
-		c.publishSome(ctx, msgs[from:min(from+maxInFlight/2, len(msgs))], acks[from:])
-	}
-	return acks
-}
-
-func (c *Conn) publishSome(ctx context.Context, msgs []*nats.Msg, acks []Ack) {
-	futures := make([]jetstream.PubAckFuture, len(msgs))
-	for i, m := range msgs {
-		futures[i], acks[i].Err = c.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0))
-	}
-	for i, f := range futures {
-		if acks[i].Err != nil {
-			continue
-		}
-		select {
-		case ack := <-f.Ok():
-			acks[i].Sequence = ack.Sequence
-		case err := <-f.Err():
-			acks[i].Err = err
-		case <-ctx.Done():
-			acks[i].Err = context.Cause(ctx)
 		}
 	}
 }

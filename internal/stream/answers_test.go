@@ -1,0 +1,174 @@
+package stream_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+func numbered(n int) []stream.Event {
+	evs := make([]stream.Event, n)
+	for i := range evs {
+		evs[i] = event(i)
+	}
+	return evs
+}
+
+// Every message has its own answer, in order, however many there are.
+func TestEachMessageIsAnswered(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 5000, false)
+	const n = 3*stream.InFlight + 7
+	for i, ack := range b.conn.PublishEvents(t.Context(), numbered(n)) {
+		if ack.Err != nil || ack.Sequence != uint64(i+1) {
+			t.Fatalf("message %d: sequence %d, %v", i, ack.Sequence, ack.Err)
+		}
+	}
+	if acks := b.conn.PublishEvents(t.Context(), nil); len(acks) != 0 {
+		t.Errorf("%d answers to nothing", len(acks))
+	}
+}
+
+// What the stream refuses fails alone, and with the stream's words.
+func TestRefusalsAreTold(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 1000, false)
+	js := b.conn.JetStream()
+	s, err := js.Stream(t.Context(), stream.EventsStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.CachedInfo().Config
+	c.MaxMsgs, c.Discard = 2, jetstream.DiscardNew
+	if _, err := js.UpdateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	for i, ack := range b.conn.PublishEvents(t.Context(), numbered(4)) {
+		var refused *jetstream.APIError
+		if ok := i < 2; ok != (ack.Err == nil) || ok != (ack.Sequence > 0) || !ok && !errors.As(ack.Err, &refused) {
+			t.Errorf("message %d: sequence %d, %v", i, ack.Sequence, ack.Err)
+		}
+	}
+	if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
+		t.Fatal(err)
+	}
+	for i, ack := range b.conn.PublishEvents(t.Context(), numbered(2)) {
+		if !stream.Gone(ack.Err) {
+			t.Errorf("message %d without a stream: %v", i, ack.Err)
+		}
+	}
+}
+
+// Messages that are never answered fail: at once where the connection was lost or ctx ended, else after the time for an answer.
+func TestNoAnswer(t *testing.T) {
+	t.Parallel()
+	silent := func(t *testing.T, proxied bool) (*testBundle, *testkit.FaultProxy) {
+		b, proxy := setup(t, 1000, proxied)
+		if err := b.conn.JetStream().DeleteStream(t.Context(), stream.EventsStream); err != nil {
+			t.Fatal(err)
+		}
+		other, err := nats.Connect(b.nats.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(other.Close)
+		heard := make(chan *nats.Msg, 100)
+		if _, err := other.ChanSubscribe("postern.events.>", heard); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		b.heard = heard
+		return b, proxy
+	}
+	t.Run("in time", func(t *testing.T) {
+		t.Parallel()
+		b, _ := silent(t, false)
+		began := time.Now()
+		for i, ack := range b.conn.PublishEvents(t.Context(), numbered(3)) {
+			if ack.Err == nil {
+				t.Errorf("message %d has an answer", i)
+			}
+		}
+		if took := time.Since(began); took < 4*time.Second {
+			t.Errorf("given up after %s", took)
+		}
+	})
+	t.Run("ctx", func(t *testing.T) {
+		t.Parallel()
+		b, _ := silent(t, false)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := make(chan []stream.Ack, 1)
+		go func() { done <- b.conn.PublishEvents(ctx, numbered(1)) }()
+		<-b.heard
+		why := errors.New("enough")
+		cancel(why)
+		if acks := <-done; !errors.Is(acks[0].Err, why) {
+			t.Error(acks[0].Err)
+		}
+	})
+	t.Run("lost", func(t *testing.T) {
+		t.Parallel()
+		b, proxy := silent(t, true)
+		began, done := time.Now(), make(chan []stream.Ack, 1)
+		go func() { done <- b.conn.PublishEvents(t.Context(), numbered(1)) }()
+		<-b.heard
+		proxy.Cut()
+		proxy.Restore()
+		acks := <-done
+		if took := time.Since(began); acks[0].Err == nil || took > 4*time.Second { // under a second on an idle machine
+			t.Errorf("told after %s: %v", took, acks[0].Err)
+		}
+	})
+}
+
+// The short way of reading an answer reads what the decoder reads.
+func TestReadAck(t *testing.T) {
+	t.Parallel()
+	for answer, ok := range map[string]bool{
+		`{"stream":"POSTERN_EVENTS","seq":7}`:     true,
+		`{"stream":"S","seq":7,"duplicate":true}`: true,
+		`{"stream":"S","domain":"d","seq":7}`:     true,
+		`{"stream":"S\",\"seq\":9","seq":7}`:      true,
+		` {"seq":7}`:                              true,
+		`{"stream":"S","seq":0}`:                  false,
+		`{"stream":"S","seq":-7}`:                 false,
+		`{"stream":"S"}`:                          false,
+		`{"stream":"S","seq":7`:                   false,
+		`{"error":{"code":400,"err_code":10077,"description":"maximum messages exceeded"}}`:  false,
+		`{"error":{"code":503,"description":"x"},"stream":"S","seq":7}`:                      false,
+		`{"stream":"S","seq":7,"error":{"code":503,"err_code":10077,"description":"maxed"}}`: false,
+		`+OK`: false,
+		``:    false,
+	} {
+		ack := stream.ReadAck(&nats.Msg{Data: []byte(answer)})
+		if ok != (ack.Err == nil) || ok && ack.Sequence != 7 || !ok && ack.Sequence != 0 {
+			t.Errorf("%s: %+v", answer, ack)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		want := struct {
+			Stream   string `json:"stream"`
+			Domain   string `json:"domain,omitempty"`
+			Sequence uint64 `json:"seq"`
+		}{rapid.String().Draw(t, "stream"), rapid.SampledFrom([]string{"", "hub"}).Draw(t, "domain"), rapid.Uint64Min(1).Draw(t, "seq")}
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ack := stream.ReadAck(&nats.Msg{Data: text}); ack != (stream.Ack{Sequence: want.Sequence}) {
+			t.Fatalf("%s: %v", text, fmt.Sprint(ack))
+		}
+	})
+}
