@@ -115,12 +115,12 @@ func readAck(m *nats.Msg) Ack {
 	return Ack{Sequence: answer.Sequence}
 }
 
-// readSequence reads the usual answer, {"stream":"X","seq":1}, without a decoder; anything else is not ok.
+// readSequence reads the usual answer, {"stream":"X","seq":1}, without a decoder; anything else is not ok. Inside a string of JSON the
+// quotes of what is looked for would be escaped.
 func readSequence(answer []byte) (sequence uint64, ok bool) {
 	head, rest, found := bytes.Cut(answer, []byte(`","seq":`))
-	name, named := bytes.CutPrefix(head, []byte(`{"stream":"`))
 	digits, ended := bytes.CutSuffix(rest, []byte("}"))
-	if !found || !named || !ended || bytes.ContainsAny(name, `"\\`) {
+	if !found || !ended || !bytes.HasPrefix(head, []byte(`{"stream":"`)) {
 		return 0, false
 	}
 	sequence, err := strconv.ParseUint(string(digits), 10, 64)
