@@ -24,7 +24,7 @@ func gated(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return withMachine(ctx, o.dir, log, func(m *machine.Machine) error {
+	return withMachine(ctx, o, log, func(m *machine.Machine) error {
 		findings, ok, err := gate.Check(ctx, suite.New(m, log), recorded.Figures, log)
 		if err != nil {
 			return err
@@ -44,7 +44,7 @@ const recordings = 2
 
 // record measures what the gate will compare with.
 func record(ctx context.Context, o options, log *slog.Logger) error {
-	return withMachine(ctx, o.dir, log, func(m *machine.Machine) error {
+	return withMachine(ctx, o, log, func(m *machine.Machine) error {
 		s := suite.New(m, log)
 		samples, err := gate.Measure(ctx, s, nil)
 		for range recordings - 1 {

@@ -17,8 +17,8 @@ import (
 )
 
 // withMachine runs something on a machine that is stopped and removed afterwards.
-func withMachine(ctx context.Context, dir string, log *slog.Logger, do func(*machine.Machine) error) (err error) {
-	m, err := machine.Start(ctx, dir, log)
+func withMachine(ctx context.Context, o options, log *slog.Logger, do func(*machine.Machine) error) (err error) {
+	m, err := machine.Start(ctx, machine.Options{Parent: o.dir, Settings: o.postgres, Traces: o.traces}, log)
 	if err != nil {
 		return err
 	}
@@ -31,8 +31,8 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
-	r := &report.Results{Began: time.Now().UTC().Truncate(time.Second), Command: command(), Commit: report.Commit(ctx), Rows: report.Rows(rows)}
-	err := withMachine(ctx, o.dir, log, func(m *machine.Machine) (err error) {
+	r := &report.Results{Began: time.Now().UTC().Truncate(time.Second), Command: o.command, Commit: report.Commit(ctx), Rows: report.Rows(rows)}
+	err := withMachine(ctx, o, log, func(m *machine.Machine) (err error) {
 		if r.Machine, err = report.Describe(ctx, m); err != nil {
 			return err
 		}
@@ -61,11 +61,18 @@ func measure(ctx context.Context, o options, rows []plan.Row, p *progress, log *
 }
 
 // command is how this program was called, without where things lie.
-func command() string {
+func command(flags *flag.FlagSet) string {
 	words := []string{"bench"}
-	flag.Visit(func(f *flag.Flag) {
-		if f.Name != "dir" && f.Name != "out" {
-			words = append(words, "-"+f.Name+"="+f.Value.String())
+	flags.Visit(func(f *flag.Flag) {
+		if f.Name == "dir" || f.Name == "out" {
+			return
+		}
+		values := []string{f.Value.String()}
+		if many, ok := f.Value.(settings); ok {
+			values = many.words()
+		}
+		for _, v := range values {
+			words = append(words, "-"+f.Name+"="+v)
 		}
 	})
 	return strings.Join(words, " ")

@@ -27,7 +27,7 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 		taken = append(taken, program)
 		return profile.Usual().Take(ctx, o.profile, program, admin)
 	}
-	err := withMachine(ctx, o.dir, log, func(m *machine.Machine) error {
+	err := withMachine(ctx, o, log, func(m *machine.Machine) error {
 		s := suite.New(m, log)
 		shape := suite.Shape{Connections: 64, Body: 2400, Sources: 1, For: profile.Usual().Takes()}
 		for _, target := range []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern} {
@@ -35,7 +35,13 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 				return err
 			}
 		}
-		return s.ProfileApply(ctx, profileEvents, look)
+		if err := s.ProfileApply(ctx, profileEvents, look); err != nil {
+			return err
+		}
+		if o.traces && m.Traces.Traced().Batches == 0 {
+			return suite.ErrNoTraces
+		}
+		return nil
 	})
 	if err != nil {
 		return err

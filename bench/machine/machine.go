@@ -6,14 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,6 +30,9 @@ type Machine struct {
 	// Admin is a pool of connections to PostgreSQL as its superuser, and JS one to JetStream.
 	Admin *pgxpool.Pool
 	JS    jetstream.JetStream
+	// Settings are those that PostgreSQL was given beside its own, and Traces takes what is sent of traces, nil: nobody does.
+	Settings map[string]string
+	Traces   *Sink
 
 	pg        *postgres.Cluster
 	pgPID     int
@@ -49,11 +53,20 @@ var builds = map[string][]string{
 // template is the database with Postern's schema that others are copies of.
 const template = "postern"
 
-// Start builds the programs and starts PostgreSQL and NATS with durable settings in a new folder below parent ("": the system's for
-// temporary files). The working directory is the module's.
-func Start(ctx context.Context, parent string, log *slog.Logger) (_ *Machine, err error) {
-	m := &Machine{}
-	if m.Dir, err = os.MkdirTemp(parent, "postern-bench-"); err != nil {
+// Options say what a machine is like.
+type Options struct {
+	// Parent is the folder below which the machine's own is made, "": the system's for temporary files.
+	Parent string
+	// Settings are given to PostgreSQL on top of durable ones, by name.
+	Settings map[string]string
+	// Traces: there is a Sink for them.
+	Traces bool
+}
+
+// Start builds the programs and starts PostgreSQL and NATS with durable settings in a new folder. The working directory is the module's.
+func Start(ctx context.Context, o Options, log *slog.Logger) (_ *Machine, err error) {
+	m := &Machine{Settings: o.Settings}
+	if m.Dir, err = os.MkdirTemp(o.Parent, "postern-bench-"); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -75,12 +88,18 @@ func Start(ctx context.Context, parent string, log *slog.Logger) (_ *Machine, er
 	if err := m.startPostgres(ctx); err != nil {
 		return nil, err
 	}
-	return m, m.startNATS(ctx)
+	if err := m.startNATS(ctx); err != nil {
+		return nil, err
+	}
+	if o.Traces {
+		m.Traces, err = NewSink()
+	}
+	return m, err
 }
 
 func (m *Machine) startPostgres(ctx context.Context) (err error) {
 	dir := filepath.Join(m.Dir, "postgres")
-	if m.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir}); err != nil {
+	if m.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Settings: m.Settings}); err != nil {
 		return err
 	}
 	pid, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
@@ -180,6 +199,19 @@ func (m *Machine) Set(ctx context.Context, settings map[string]string) error {
 	return err
 }
 
+// SettingsInForce are what PostgreSQL has for some settings, and for all that it was given.
+func (m *Machine) SettingsInForce(ctx context.Context, names ...string) (map[string]string, error) {
+	found := map[string]string{}
+	for _, name := range slices.Concat(names, slices.Collect(maps.Keys(m.Settings))) {
+		var v string
+		if err := m.Admin.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&v); err != nil {
+			return nil, fmt.Errorf("read setting %s: %w", name, err)
+		}
+		found[name] = v
+	}
+	return found, nil
+}
+
 // Settle leaves every run the same ground: no streams and written pages on disk.
 func (m *Machine) Settle(ctx context.Context) error {
 	if err := m.DropStreams(ctx); err != nil {
@@ -223,50 +255,6 @@ var (
 	addresses = regexp.MustCompile(`\b(ingest|admin)"?[=:]"?([0-9.]+:[0-9]+)`)
 )
 
-// Usage is what everything has cost at a moment.
-type Usage struct {
-	At         time.Time
-	PostgreSQL time.Duration
-	NATS       time.Duration
-	Processes  []time.Duration
-	// WAL is how many bytes PostgreSQL has logged.
-	WAL int64
-}
-
-// Usage reads what PostgreSQL, NATS and some processes have used.
-func (m *Machine) Usage(ctx context.Context, ps ...*Process) (u Usage, err error) {
-	u.At = time.Now()
-	if err := m.Admin.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").Scan(&u.WAL); err != nil {
-		return u, err
-	}
-	if u.PostgreSQL, err = familyCPU(m.pgPID); err != nil {
-		return u, err
-	}
-	if u.NATS, err = m.nats.CPU(); err != nil {
-		return u, err
-	}
-	for _, p := range ps {
-		t, err := p.CPU()
-		if err != nil {
-			return u, err
-		}
-		u.Processes = append(u.Processes, t)
-	}
-	return u, nil
-}
-
-// Memory is what PostgreSQL has resident now and the most that NATS had since the last ResetMemory, in bytes.
-func (m *Machine) Memory() (postgreSQL, nats int64, err error) {
-	if postgreSQL, err = familyMemory(m.pgPID); err != nil {
-		return 0, 0, err
-	}
-	nats, err = m.nats.Peak()
-	return postgreSQL, nats, err
-}
-
-// ResetMemory forgets the most memory that NATS has had.
-func (m *Machine) ResetMemory() error { return m.nats.ResetPeak() }
-
 // Stop ends everything and removes the folder.
 func (m *Machine) Stop() error {
 	var errs []error
@@ -283,6 +271,9 @@ func (m *Machine) Stop() error {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
 		defer cancel()
 		errs = append(errs, m.pg.Stop(ctx))
+	}
+	if m.Traces != nil {
+		errs = append(errs, m.Traces.Close())
 	}
 	return errors.Join(append(errs, os.RemoveAll(m.Dir))...)
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -133,3 +134,47 @@ func field(file, name string) (int64, error) {
 	}
 	return 0, fmt.Errorf("%s has no %s", file, name)
 }
+
+// Usage is what everything has cost at a moment.
+type Usage struct {
+	At         time.Time
+	PostgreSQL time.Duration
+	NATS       time.Duration
+	Processes  []time.Duration
+	// WAL is how many bytes PostgreSQL has logged.
+	WAL int64
+}
+
+// Usage reads what PostgreSQL, NATS and some processes have used.
+func (m *Machine) Usage(ctx context.Context, ps ...*Process) (u Usage, err error) {
+	u.At = time.Now()
+	if err := m.Admin.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").Scan(&u.WAL); err != nil {
+		return u, err
+	}
+	if u.PostgreSQL, err = familyCPU(m.pgPID); err != nil {
+		return u, err
+	}
+	if u.NATS, err = m.nats.CPU(); err != nil {
+		return u, err
+	}
+	for _, p := range ps {
+		t, err := p.CPU()
+		if err != nil {
+			return u, err
+		}
+		u.Processes = append(u.Processes, t)
+	}
+	return u, nil
+}
+
+// Memory is what PostgreSQL has resident now and the most that NATS had since the last ResetMemory, in bytes.
+func (m *Machine) Memory() (postgreSQL, nats int64, err error) {
+	if postgreSQL, err = familyMemory(m.pgPID); err != nil {
+		return 0, 0, err
+	}
+	nats, err = m.nats.Peak()
+	return postgreSQL, nats, err
+}
+
+// ResetMemory forgets the most memory that NATS has had.
+func (m *Machine) ResetMemory() error { return m.nats.ResetPeak() }

@@ -25,14 +25,16 @@ type Machine struct {
 	PostgreSQL string            `json:"postgresql"`
 	NATS       string            `json:"nats"`
 	Settings   map[string]string `json:"postgresql_settings"`
+	// Traces: gateway and processor sent them.
+	Traces bool `json:"traces,omitempty"`
 }
 
-// settings are those of PostgreSQL that a reader will ask about.
+// settings are those of PostgreSQL that a reader will ask about; those that it was given for a run are told beside.
 var settings = []string{"fsync", "synchronous_commit", "full_page_writes", "wal_compression", "shared_buffers", "max_wal_size", "wal_buffers", "checkpoint_timeout", "commit_delay"}
 
 // Describe looks at the machine.
 func Describe(ctx context.Context, m *machine.Machine) (Machine, error) {
-	d := Machine{CPU: model(), Cores: runtime.NumCPU(), Go: runtime.Version(), NATS: m.JS.Conn().ConnectedServerVersion(), Settings: map[string]string{}}
+	d := Machine{CPU: model(), Cores: runtime.NumCPU(), Go: runtime.Version(), NATS: m.JS.Conn().ConnectedServerVersion(), Traces: m.Traces != nil}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return d, err
@@ -43,12 +45,9 @@ func Describe(ctx context.Context, m *machine.Machine) (Machine, error) {
 		return d, err
 	}
 	d.MemoryGiB = float64(info.Totalram) * float64(info.Unit) / (1 << 30)
-	for _, name := range append(settings, "server_version") {
-		var v string
-		if err := m.Admin.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&v); err != nil {
-			return d, fmt.Errorf("read setting %s: %w", name, err)
-		}
-		d.Settings[name] = v
+	var err error
+	if d.Settings, err = m.SettingsInForce(ctx, append(settings, "server_version")...); err != nil {
+		return d, err
 	}
 	d.PostgreSQL = d.Settings["server_version"]
 	delete(d.Settings, "server_version")
@@ -61,8 +60,12 @@ func (m Machine) String() string {
 	for _, name := range slices.Sorted(maps.Keys(m.Settings)) {
 		set = append(set, name+" "+m.Settings[name])
 	}
-	return fmt.Sprintf("%s, %d cores, %.0f GiB; %s; %s; PostgreSQL %s (%s); NATS %s with file storage",
-		m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go, m.PostgreSQL, strings.Join(set, ", "), m.NATS)
+	traces := ""
+	if m.Traces {
+		traces = "; traces on"
+	}
+	return fmt.Sprintf("%s, %d cores, %.0f GiB; %s; %s; PostgreSQL %s (%s); NATS %s with file storage%s",
+		m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go, m.PostgreSQL, strings.Join(set, ", "), m.NATS, traces)
 }
 
 // model is the processor's name; not every kernel tells.

@@ -71,6 +71,19 @@ func TestResultsSurviveTheirFile(t *testing.T) {
 	}
 }
 
+// A reader sees the settings that a run was given, and whether traces were on.
+func TestMachineTellsSettingsAndTraces(t *testing.T) {
+	t.Parallel()
+	m := report.Machine{NATS: "2", PostgreSQL: "15", Settings: map[string]string{"work_mem": "5MB", "fsync": "on"}}
+	if text := m.String(); !strings.Contains(text, "PostgreSQL 15 (fsync on, work_mem 5MB)") || strings.Contains(text, "traces") {
+		t.Errorf("without traces: %s", text)
+	}
+	m.Traces = true
+	if text := m.String(); !strings.HasSuffix(text, "NATS 2 with file storage; traces on") {
+		t.Errorf("with traces: %s", text)
+	}
+}
+
 func TestPictures(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -76,13 +76,13 @@ func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sam
 	} else {
 		var file string
 		if file, err = s.configure(s.m.DatabaseURL(r.database), 1); err == nil {
-			r.process, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", nil, "--config", file)
+			r.process, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", file)
 		}
 	}
 	if err != nil {
 		return sample, err
 	}
-	defer func() { err = errors.Join(err, r.stop()) }()
+	defer func() { err = errors.Join(err, r.finish(&sample)) }()
 	if sample, err = s.follow(ctx, r, consumer, int64(events)); err != nil {
 		return sample, err
 	}

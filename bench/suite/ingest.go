@@ -22,20 +22,20 @@ const mostForLong = 12_000
 const warmUp = 1 * time.Second
 
 // Ingest drives a target with deliveries and measures what they cost.
-func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (_ Sample, err error) {
+func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample Sample, err error) {
 	settle := s.m.Settle
 	if shape.InPlace { // its pages are not written out each time: right after a checkpoint each page that is changed is logged whole
 		settle = s.m.DropStreams
 	}
 	if err := settle(ctx); err != nil {
-		return Sample{}, err
+		return sample, err
 	}
 	r, err := s.start(ctx, target, shape)
 	if err != nil {
-		return Sample{}, err
+		return sample, err
 	}
 	defer func() {
-		err = errors.Join(err, r.stop())
+		err = errors.Join(err, r.finish(&sample))
 		if !shape.InPlace {
 			err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
 		}
@@ -44,34 +44,35 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (_ Sampl
 	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp, Progress: s.progress}
 	warm, err := load.Run(ctx, deliveries, 0, o)
 	if err != nil {
-		return Sample{}, err
+		return sample, err
 	}
 	before, err := s.before(ctx, r)
 	if err != nil {
-		return Sample{}, err
+		return sample, err
 	}
 	var counted metrics
 	if target == Postern {
 		if counted, err = scrape(ctx, r.admin); err != nil {
-			return Sample{}, err
+			return sample, err
 		}
 	}
 	o.For = shape.For
 	result, err := load.Run(ctx, deliveries, warm.Next, o)
 	if err != nil {
-		return Sample{}, err
+		return sample, err
 	}
 	if len(result.Errors) > 0 {
 		s.log.Warn("not all was taken", "target", target, "refused", result.Refused, "broken", result.Broken, "errors", result.Errors)
 	}
-	sample := Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
+	sample = Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
 	latency(&sample, result.Latency)
 	if target == Postern {
 		if err := s.published(ctx, r, counted, &sample); err != nil {
 			return sample, err
 		}
 	}
-	return sample, s.after(ctx, r, before, &sample)
+	err = s.after(ctx, r, before, &sample)
+	return sample, err
 }
 
 // deliveries are ready for a warm-up and a run.

@@ -49,7 +49,7 @@ func (s *Suite) idle(ctx context.Context, send bool) (sample Sample, err error) 
 	if err != nil {
 		return sample, err
 	}
-	defer func() { err = errors.Join(err, s.discard(ctx, r)) }()
+	defer func() { err = errors.Join(err, s.discard(ctx, r, &sample)) }()
 	if err := r.process.ResetPeak(); err != nil {
 		return sample, err
 	}
@@ -100,20 +100,24 @@ const (
 
 // Large measures the gateway's memory under 256 bodies of 1 MiB at once, which ingest.queue_bytes bounds: what does not fit is refused
 // with 503, and nothing else may happen.
-func (s *Suite) Large(ctx context.Context, row string) (samples []Sample, err error) {
+func (s *Suite) Large(ctx context.Context, row string) ([]Sample, error) {
+	return one(s.large(ctx, row))
+}
+
+func (s *Suite) large(ctx context.Context, row string) (sample Sample, err error) {
 	r, deliveries, err := s.gateway(ctx, largeBody, largeConnections*largeEach)
 	if err != nil {
-		return nil, err
+		return sample, err
 	}
-	defer func() { err = errors.Join(err, s.discard(ctx, r)) }()
+	defer func() { err = errors.Join(err, s.discard(ctx, r, &sample)) }()
 	if err := r.process.ResetPeak(); err != nil {
-		return nil, err
+		return sample, err
 	}
 	result, err := load.Run(ctx, deliveries, 0, load.Options{Address: r.address, Connections: largeConnections, For: largeWithin, Progress: s.progress})
 	if err != nil {
-		return nil, err
+		return sample, err
 	}
-	sample := Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken}
+	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken}
 	latency(&sample, result.Latency)
 	s.log.Info(row, "answers", result.Status, "errors", result.Errors)
 	sample.more("taken", float64(result.Answered))
@@ -121,10 +125,10 @@ func (s *Suite) Large(ctx context.Context, row string) (samples []Sample, err er
 	sample.more("other", float64(result.Refused-result.Status[503]+result.Broken))
 	sample.more("queue_mib", mib(int64(s.defaults.Ingest.QueueBytes)))
 	if err := peak(r, &sample); err != nil {
-		return nil, err
+		return sample, err
 	}
 	s.log.Info(row, "peak_mib", int(sample.Memory["gateway"]), "more", sample.More)
-	return []Sample{sample}, nil
+	return sample, nil
 }
 
 // gateway starts a gateway on an empty database, and makes deliveries for it.
@@ -138,9 +142,9 @@ func (s *Suite) gateway(ctx context.Context, size, count int) (*running, *load.D
 	return r, d, err
 }
 
-// discard stops a target and removes its database.
-func (s *Suite) discard(ctx context.Context, r *running) error {
-	return errors.Join(r.stop(), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+// discard finishes a target's sample and removes its database.
+func (s *Suite) discard(ctx context.Context, r *running, sample *Sample) error {
+	return errors.Join(r.finish(sample), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
 }
 
 func resident(r *running, name string, sample *Sample) error {

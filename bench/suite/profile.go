@@ -61,7 +61,7 @@ func (s *Suite) ProfileApply(ctx context.Context, events int, look Look) (err er
 	if err != nil {
 		return err
 	}
-	processor, _, admin, err := s.m.Serve(ctx, "processor", nil, "--config", file)
+	processor, _, admin, err := s.m.Serve(ctx, "processor", s.m.Traces.Env(), "--config", file)
 	if err != nil {
 		return err
 	}

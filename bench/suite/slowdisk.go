@@ -37,7 +37,7 @@ func (s *Suite) inForce(ctx context.Context, settings map[string]string) error {
 			return err
 		}
 		if time.Since(began) > within {
-			return fmt.Errorf("the setting %s is not in force after %s", wrong, within)
+			return fmt.Errorf("the setting %s is not in force after %s: if -postgres gives it, leave that out", wrong, within)
 		}
 	}
 }

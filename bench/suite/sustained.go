@@ -12,7 +12,7 @@ import (
 // Sustained measures gateway and processor together at an arrival rate, for a time: how far applying falls behind, and how long it
 // takes to catch up afterwards.
 func (s *Suite) Sustained(ctx context.Context, row string, rate float64, d time.Duration) ([]Sample, error) {
-	return s.sustained(ctx, row, Shape{Connections: 256, Rate: rate, For: d, Objects: int(rate * d.Seconds() / 10)})
+	return one(s.sustained(ctx, row, Shape{Connections: 256, Rate: rate, For: d, Objects: int(rate * d.Seconds() / 10)}))
 }
 
 // closedGuess is about how many events per second gateway and processor take together; it only says how many objects there are.
@@ -21,52 +21,60 @@ const closedGuess = 4000
 // SustainedClosed is the same under a closed loop of 64 connections, which shows the highest rate that the two hold together: where
 // the backlog grows, the rate that is applied is the lower one.
 func (s *Suite) SustainedClosed(ctx context.Context, row string, d time.Duration) ([]Sample, error) {
-	return s.sustained(ctx, row, Shape{Connections: 64, For: d, Objects: int(closedGuess * d.Seconds() / 10)})
+	return one(s.sustained(ctx, row, Shape{Connections: 64, For: d, Objects: int(closedGuess * d.Seconds() / 10)}))
 }
 
-func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (_ []Sample, err error) {
-	shape.Body, shape.Sources, shape.Applied = body, 1, true
-	if err := s.m.Settle(ctx); err != nil {
-		return nil, err
-	}
-	r, err := s.start(ctx, Postern, shape)
+// one is a row of one sample.
+func one(sample Sample, err error) ([]Sample, error) {
 	if err != nil {
 		return nil, err
 	}
+	return []Sample{sample}, nil
+}
+
+func (s *Suite) sustained(ctx context.Context, row string, shape Shape) (sample Sample, err error) {
+	shape.Body, shape.Sources, shape.Applied = body, 1, true
+	if err := s.m.Settle(ctx); err != nil {
+		return sample, err
+	}
+	r, err := s.start(ctx, Postern, shape)
+	if err != nil {
+		return sample, err
+	}
 	defer func() {
-		err = errors.Join(err, r.stop(), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+		err = errors.Join(err, r.finish(&sample), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
 	}()
 	deliveries := s.deliveries(shape)
 	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp, Progress: s.progress}
 	warm, err := load.Run(ctx, deliveries, 0, o)
 	if err != nil {
-		return nil, err
+		return sample, err
 	}
 	before, err := s.before(ctx, r)
 	if err != nil {
-		return nil, err
+		return sample, err
 	}
 	counted, err := scrape(ctx, r.admin)
 	if err != nil {
-		return nil, err
+		return sample, err
 	}
 	watch := s.watch(ctx, row)
 	o.For = shape.For
 	result, err := load.Run(ctx, deliveries, warm.Next, o)
 	if err := errors.Join(err, watch.end()); err != nil {
-		return nil, err
+		return sample, err
 	}
-	sample := Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
+	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
 	latency(&sample, result.Latency)
 	watch.tell(&sample)
 	if err := s.drained(ctx, r, counted, &sample); err != nil {
-		return nil, err
+		return sample, err
 	}
 	if err := s.after(ctx, r, before, &sample); err != nil {
-		return nil, err
+		return sample, err
 	}
 	s.log.Info(row, "rate", int(sample.Rate), "applied", int(sample.More["applied_per_s"]), "backlog", sample.More["backlog_end"], "errors", sample.Errors, "cpu", fmt.Sprintf("%.0f", sample.ServerCPU()))
-	return []Sample{sample}, nil
+	return sample, nil
 }
 
 // drainWithin bounds the time until nothing is left to apply.

@@ -31,6 +31,9 @@ type running struct {
 	database  string
 	// processorAdmin is where the processor tells about itself.
 	processorAdmin string
+	// traces is where it sends its traces, nil: it sends none; traced is what had come there before its start.
+	traces *machine.Sink
+	traced machine.Traced
 }
 
 func (r *running) processes() []*machine.Process {
@@ -72,9 +75,10 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 		if file, err = s.configure(url, shape.Sources); err != nil {
 			return nil, err
 		}
-		r.process, r.address, r.admin, err = s.m.Serve(ctx, "gateway", nil, "--config", file)
+		env = s.trace(r)
+		r.process, r.address, r.admin, err = s.m.Serve(ctx, "gateway", env, "--config", file)
 		if err == nil && shape.Applied {
-			r.processor, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", nil, "--config", file)
+			r.processor, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", env, "--config", file)
 		}
 	default:
 		err = fmt.Errorf("no target %q", target)

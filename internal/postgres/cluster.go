@@ -32,6 +32,9 @@ type ClusterOptions struct {
 	Dir string
 	// Fast trades durability for speed: no fsync, no full-page writes, many connections. For tests.
 	Fast bool
+	// Settings are given to the server on top of its own, by name; empty: none. One that it refuses is an error. Those that say where
+	// the server is found are not for others to set.
+	Settings map[string]string
 	// Logger is told about start and stop; nil: silent. The server's own log is Dir/postgres.log.
 	Logger *slog.Logger
 }
@@ -59,7 +62,11 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		return nil, fmt.Errorf("start cluster %s: %w", dir, err)
 	}
 	c := &Cluster{dir: dir, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
-	if err := c.start(ctx, acc, o.Fast); err != nil {
+	err = c.start(ctx, acc, o.Fast)
+	if err == nil && len(o.Settings) > 0 {
+		err = c.restart(ctx, o.Settings)
+	}
+	if err != nil {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), fastTimeout)
 		defer cancel()
 		return nil, errors.Join(fmt.Errorf("start cluster %s: %w", dir, err), c.Stop(stopping))
