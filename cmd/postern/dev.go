@@ -37,8 +37,19 @@ type local struct {
 	out    io.Writer
 }
 
-// run brings the instance up and stays until the context ends.
+// run gives an instance its way to standard error, on which a failure is told as well, so that nothing waits where nobody reads.
 func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
+	lines := telemetry.NewLines(cmd.Context(), cmd.ErrOrStderr())
+	defer lines.Close()
+	if err := f.stay(cmd, c, l, lines); err != nil {
+		report(err, lines)
+		return errors.Join(errReported, err)
+	}
+	return nil
+}
+
+// stay brings the instance up and runs it until the context ends.
+func (f *localFlags) stay(cmd *cobra.Command, c *cli, l local, stderr io.Writer) error {
 	o := app.LocalOptions{Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
 	if l.hangup {
 		o.Hangup = app.Reloads(cmd.Context())
@@ -53,7 +64,7 @@ func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
 	if o.Config, err = o.Loader.Load(); err != nil {
 		return err
 	}
-	if o.Logger, err = telemetry.NewLogger(cmd.ErrOrStderr(), o.Config.Log.Format, o.Config.Log.Level); err != nil {
+	if o.Logger, err = telemetry.NewLogger(stderr, o.Config.Log.Format, o.Config.Log.Level); err != nil {
 		return err
 	}
 	instance, err := app.NewLocal(cmd.Context(), o)

@@ -18,7 +18,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	ctx, release := app.WithHangup(ctx)
+	ctx, release := app.OwnProcess(ctx)
 	status := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	release()
 	stop()

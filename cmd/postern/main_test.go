@@ -18,7 +18,12 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(runMain) != "" { // this is a process that a test started
+		main()
+	}
+	testkit.Main(m)
+}
 
 // testBundle is an instance whose daemons do not run: a database, and the file that tells where it is.
 type testBundle struct {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -77,6 +78,7 @@ func New(ctx context.Context, o Options) (_ *App, err error) {
 
 // build is the whole wiring in order; what is deferred first is stopped last.
 func (a *App) build(ctx context.Context) error {
+	tuneMemory(ctx, a.Config, os.Getenv)
 	tuning := newTuning(a.Config)
 	if a.Tune != nil {
 		a.Tune(&tuning)

@@ -41,38 +41,41 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 		fmt.Println(name, Version())
 		return 0
 	}
-	if err := runDaemon(o, *file, *listen, *adminListen, *metrics, stderr); err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	use := config.ForProcessor
+	if o.Gateway {
+		use = config.ForGateway
+	}
+	o.Loader = config.NewLoader(*file, use, func(cfg *config.Config) error { return Override(cfg, *listen, *adminListen, *metrics) })
+	return runDaemon(name, o, stderr)
+}
+
+// runDaemon gives a daemon its signals and its way to standard error, on which a failure is told as well.
+func runDaemon(name string, o Options, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, release := OwnProcess(ctx)
+	defer release()
+	lines := telemetry.NewLines(ctx, stderr)
+	defer lines.Close()
+	if err := stay(ctx, o, lines); err != nil {
+		fmt.Fprintf(lines, "%s: %v\n", name, err)
 		return 1
 	}
 	return 0
 }
 
-func runDaemon(o Options, file, listen, adminListen, metrics string, stderr io.Writer) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, release := WithHangup(ctx)
-	defer release()
-	use := config.ForProcessor
-	if o.Gateway {
-		use = config.ForGateway
-	}
+// stay loads the configuration and runs until ctx ends.
+func stay(ctx context.Context, o Options, stderr io.Writer) (err error) {
 	o.Hangup = Reloads(ctx)
-	o.Loader = config.NewLoader(file, use, func(cfg *config.Config) error { return Override(cfg, listen, adminListen, metrics) })
-	cfg, err := o.Loader.Load()
-	if err != nil {
+	if o.Config, err = o.Loader.Load(); err != nil {
 		return err
 	}
-	o.Config = cfg
-	lines := telemetry.NewLines(stderr)
-	defer lines.Close()
-	if o.Logger, err = telemetry.NewLogger(lines, cfg.Log.Format, cfg.Log.Level); err != nil {
+	if o.Logger, err = telemetry.NewLogger(stderr, o.Config.Log.Format, o.Config.Log.Level); err != nil {
 		return err
 	}
-	if err := checkAddresses(ctx, cfg, o.Gateway, o.AdminListen); err != nil {
+	if err := checkAddresses(ctx, o.Config, o.Gateway, o.AdminListen); err != nil {
 		return err
 	}
-	tuneMemory(cfg, os.Getenv)
 	a, err := New(ctx, o)
 	if err != nil {
 		return err

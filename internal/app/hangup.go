@@ -11,20 +11,22 @@ import (
 	"golang.org/x/term"
 )
 
-// hangups is what becomes of SIGHUP in a process.
-type hangups struct {
+// process is what there is once in a process, whatever runs in it: what becomes of SIGHUP, and how garbage is collected.
+type process struct {
 	reload chan struct{}
 	wanted atomic.Bool
+	tuned  atomic.Bool
 }
 
-type hangupsKey struct{}
+type processKey struct{}
 
-// WithHangup ends the returned context at a SIGHUP, unless the process asked for Reloads before or ignores the signal, as under
-// nohup. stop gives the signal back to the system.
-func WithHangup(ctx context.Context) (_ context.Context, stop func()) {
+// OwnProcess is for a main: it returns the context of a process that belongs to what runs in it. New sets with it how Go collects
+// garbage. It ends at a SIGHUP, unless the process asked for Reloads before or ignores the signal, as under nohup. stop gives the
+// signal back to the system.
+func OwnProcess(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &hangups{reload: make(chan struct{}, 1)}
-	ctx = context.WithValue(ctx, hangupsKey{}, h)
+	p := &process{reload: make(chan struct{}, 1)}
+	ctx = context.WithValue(ctx, processKey{}, p)
 	if signal.Ignored(syscall.SIGHUP) {
 		return ctx, func() { cancel(nil) }
 	}
@@ -37,7 +39,7 @@ func WithHangup(ctx context.Context) (_ context.Context, stop func()) {
 	go func() { // until stop
 		defer close(done)
 		for range signals {
-			h.hangup(terminal, cancel)
+			p.hangup(terminal, cancel)
 		}
 	}()
 	return ctx, func() {
@@ -52,13 +54,13 @@ func WithHangup(ctx context.Context) (_ context.Context, stop func()) {
 }
 
 // hangup asks for a reload if the process wants that of the signal, and its terminal, if it had one, is still there.
-func (h *hangups) hangup(terminal *os.File, end context.CancelCauseFunc) {
-	if !h.wanted.Load() || terminal != nil && gone(terminal) {
+func (p *process) hangup(terminal *os.File, end context.CancelCauseFunc) {
+	if !p.wanted.Load() || terminal != nil && gone(terminal) {
 		end(errors.New("hangup signal received"))
 		return
 	}
 	select {
-	case h.reload <- struct{}{}:
+	case p.reload <- struct{}{}:
 	default: // one is asked for already
 	}
 }
@@ -69,12 +71,12 @@ func gone(terminal *os.File) bool {
 	return err != nil
 }
 
-// Reloads makes SIGHUP a wish to reload, from now on, in a process whose context WithHangup made; else it never comes.
+// Reloads makes SIGHUP a wish to reload, from now on, in a process whose context OwnProcess made; else it never comes.
 func Reloads(ctx context.Context) <-chan struct{} {
-	h, ok := ctx.Value(hangupsKey{}).(*hangups)
+	p, ok := ctx.Value(processKey{}).(*process)
 	if !ok {
 		return nil
 	}
-	h.wanted.Store(true)
-	return h.reload
+	p.wanted.Store(true)
+	return p.reload
 }

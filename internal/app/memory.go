@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"math"
 	"runtime"
 	"runtime/debug"
@@ -20,8 +21,13 @@ const (
 	besides = 384 << 20
 )
 
-// tuneMemory sets how often Go collects garbage, unless the environment does (GOGC, GOMEMLIMIT).
-func tuneMemory(cfg *config.Config, env func(string) string) {
+// tuneMemory sets how often Go collects garbage, unless the environment does (GOGC, GOMEMLIMIT): once in a process, and only in one
+// whose context OwnProcess made.
+func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) {
+	p, ok := ctx.Value(processKey{}).(*process)
+	if !ok || p.tuned.Swap(true) {
+		return
+	}
 	if env("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.Ingest.QueueBytes) + besides)
 	}

@@ -1,4 +1,10 @@
 package app
 
-// PercentOf is GOGC for so many bytes in use.
-var PercentOf = percentOf
+// What the tests of this package reach into.
+var (
+	PercentOf  = percentOf
+	TuneMemory = tuneMemory
+)
+
+// Besides is what the limit of memory has above ingest.queue_bytes.
+const Besides = besides

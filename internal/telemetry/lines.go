@@ -1,12 +1,16 @@
 package telemetry
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 // Lines writes what many write without each paying for it: one goroutine hands on what has gathered since it last did, so a line waits
-// for nothing but the lines before it. Where whatever reads them does not keep up, writers wait, as they would without it.
+// for nothing but the lines before it. Where whatever reads them does not keep up, writers wait, as they would without it; but a stop
+// waits for nobody who does not read.
 type Lines struct {
 	w io.Writer
 
@@ -14,29 +18,37 @@ type Lines struct {
 	changed sync.Cond
 	waiting []byte
 	busy    bool
-	closed  bool
-	ended   chan struct{}
+	// stopping: writers wait for no room any more; closed: there is an end to come; over: it has come, and nobody hands on.
+	stopping, closed, over bool
+	ended                  chan struct{}
+	forget                 func() bool
 }
 
-// mostWaiting is how many bytes of lines wait before writers do.
-const mostWaiting = 1 << 20
+const (
+	// mostWaiting is how many bytes of lines wait before writers do.
+	mostWaiting = 1 << 20
+	// lastWithin is what the last lines may take.
+	lastWithin = time.Second
+)
 
-// NewLines returns Lines before a writer. Close writes what is left.
-func NewLines(w io.Writer) *Lines {
+// NewLines returns Lines before a writer. Close writes what is left. From the end of ctx on, which is the beginning of a stop, writers
+// wait for no room: its lines are few, and nobody may be there to make any.
+func NewLines(ctx context.Context, w io.Writer) *Lines {
 	l := &Lines{w: w, ended: make(chan struct{})}
 	l.changed.L = &l.mu
+	l.forget = context.AfterFunc(ctx, func() { l.tell(&l.stopping) })
 	go l.run()
 	return l
 }
 
-// Write takes lines; the error of a later write is nobody's. After Close it writes at once.
+// Write takes lines; the error of a later write is nobody's. After Close it writes at once, unless lines before it are stuck.
 func (l *Lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.waiting) > mostWaiting && !l.closed {
+	for len(l.waiting) > mostWaiting && !l.stopping && !l.closed {
 		l.changed.Wait()
 	}
-	if l.closed {
+	if l.over {
 		return l.w.Write(p)
 	}
 	if l.waiting = append(l.waiting, p...); !l.busy {
@@ -54,6 +66,7 @@ func (l *Lines) run() {
 			l.changed.Wait()
 		}
 		if len(l.waiting) == 0 {
+			l.over = true
 			l.mu.Unlock()
 			return
 		}
@@ -68,12 +81,25 @@ func (l *Lines) run() {
 	}
 }
 
-// Close writes what is left and ends the goroutine.
-func (l *Lines) Close() error {
+// tell sets one of the flags, and lets all look at them.
+func (l *Lines) tell(flag *bool) {
 	l.mu.Lock()
-	l.closed = true
+	defer l.mu.Unlock()
+	*flag = true
 	l.changed.Broadcast()
-	l.mu.Unlock()
-	<-l.ended
-	return nil
+}
+
+// Close writes what is left and ends the goroutine. It fails where that takes more than a second: then nobody reads, and the lines, and
+// the goroutine that holds them, are left to the end of the process.
+func (l *Lines) Close() error {
+	l.forget()
+	l.tell(&l.closed)
+	late := time.NewTimer(lastWithin)
+	defer late.Stop()
+	select {
+	case <-l.ended:
+		return nil
+	case <-late.C:
+		return fmt.Errorf("write the last lines: nobody read them within %s", lastWithin)
+	}
 }

@@ -2,10 +2,13 @@ package telemetry_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
@@ -30,7 +33,7 @@ func (g *gate) Write(p []byte) (int, error) {
 func TestLines(t *testing.T) {
 	t.Parallel()
 	g := &gate{open: make(chan struct{})}
-	l := telemetry.NewLines(g)
+	l := telemetry.NewLines(t.Context(), g)
 	const writers, lines = 8, 200
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -72,7 +75,7 @@ func TestLines(t *testing.T) {
 func TestLinesWaitForTheirReader(t *testing.T) {
 	t.Parallel()
 	g := &gate{open: make(chan struct{})}
-	l := telemetry.NewLines(g)
+	l := telemetry.NewLines(t.Context(), g)
 	long := bytes.Repeat([]byte("x"), 512<<10)
 	done := make(chan struct{})
 	go func() {
@@ -96,4 +99,38 @@ func TestLinesWaitForTheirReader(t *testing.T) {
 	if err := l.Close(); err != nil || g.out.Len() != 16*len(long) {
 		t.Errorf("%d bytes, %v", g.out.Len(), err)
 	}
+}
+
+// A stop does not wait for who does not read: neither the writers, nor the end. Should there be a reader after all, it gets everything.
+func TestLinesStopWithoutAReader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		ctx, stop := context.WithCancel(t.Context())
+		l := telemetry.NewLines(ctx, g)
+		const writers = 8
+		long := bytes.Repeat([]byte("x"), 512<<10)
+		var wg sync.WaitGroup
+		for range writers {
+			wg.Go(func() {
+				if _, err := l.Write(long); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait() // some of them wait for room
+		stop()
+		wg.Wait()
+		began := time.Now()
+		if err := l.Close(); err == nil || time.Since(began) != time.Second {
+			t.Errorf("after %s: %v, want an error after a second", time.Since(began), err)
+		}
+		if _, err := fmt.Fprint(l, "late\n"); err != nil {
+			t.Error(err)
+		}
+		close(g.open)
+		if err := l.Close(); err != nil || g.out.Len() != writers*len(long)+len("late\n") {
+			t.Errorf("%d bytes, %v", g.out.Len(), err)
+		}
+	})
 }
