@@ -147,11 +147,10 @@ func appendRows(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows 
 	defer conn.Release()
 	ctx = context.WithoutCancel(ctx)
 	first := firsts(rows)
-	sent := appendArgs(batch, first)
-	defer sent.release()
-	args := sent.values()
+	params := appendParams(conn.Conn(), batch, first)
+	defer params.Release()
 	for attempt := 1; ; attempt++ {
-		if err = insert(ctx, conn.Conn(), args, batch, first); err == nil {
+		if err = insert(ctx, params, batch, first); err == nil {
 			break
 		}
 		if err2 := mend(ctx, conn.Conn(), err); err2 != nil || attempt == appendAttempts {
@@ -176,31 +175,20 @@ func mend(ctx context.Context, conn *pgx.Conn, err error) error {
 	case "23505": // the id is taken: the clock went back, or more than a million ids in a millisecond
 		_, err := conn.Exec(ctx, raiseFloorSQL)
 		return err
-	case "40P01", "40001":
-		return nil
-	case "26000", "0A000": // the prepared statement is gone, or was made for other tables
-		forget(conn)
+	case "40P01", "40001",
+		"26000", "0A000": // the prepared statement is gone, or was made for other tables: it will be prepared again
 		return nil
 	}
 	return errNotMended
 }
 
-func insert(ctx context.Context, conn *pgx.Conn, args [][]byte, batch []Delivery, rows []*row) error {
-	res, err := run(ctx, conn, args)
-	if err != nil {
-		return err
-	}
+// insert runs appendSQL; only where it returns nil do the receipts in rows count.
+func insert(ctx context.Context, params *postgres.Params, batch []Delivery, rows []*row) error {
 	n := 0
-	for res.NextRow() {
-		if err = readReceipt(res.Values(), batch, rows); err != nil {
-			break
-		}
+	_, err := params.Run(ctx, func(answer postgres.Row) error {
 		n++
-	}
-	// The receipts count only now: rows of the answer arrive before the commit.
-	if _, end := res.Close(); end != nil {
-		return end
-	}
+		return readReceipt(answer, batch, rows)
+	})
 	if err == nil && n != len(rows) {
 		err = fmt.Errorf("%d receipts for %d events", n, len(rows))
 	}
@@ -208,17 +196,17 @@ func insert(ctx context.Context, conn *pgx.Conn, args [][]byte, batch []Delivery
 }
 
 // readReceipt takes one row of appendSQL's answer.
-func readReceipt(values [][]byte, batch []Delivery, rows []*row) error {
-	n, ok := int64Of(values[0])
-	if !ok || n < 1 || n > int64(len(rows)) {
+func readReceipt(answer postgres.Row, batch []Delivery, rows []*row) error {
+	n := answer.Int64(0)
+	if n < 1 || n > int64(len(rows)) {
 		return fmt.Errorf("a receipt for event %d of %d", n, len(rows))
 	}
 	r := rows[n-1]
-	r.receipt.ID, _ = int64Of(values[1]) // 0 without one: to be looked up
-	r.receipt.Duplicate = boolOf(values[2])
+	r.receipt.ID = answer.Int64(1) // 0 without one: to be looked up
+	r.receipt.Duplicate = answer.Bool(2)
 	r.fingerprint = batch[r.delivery].Events[r.place].Fingerprint[:]
 	if r.receipt.Duplicate {
-		r.fingerprint = bytes.Clone(values[3])
+		r.fingerprint = bytes.Clone(answer.Bytes(3))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package events_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -163,5 +164,21 @@ func TestAppendPreparesAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.mustAppend(t, pool, fmt.Sprint("again", i))
+	}
+}
+
+// Bodies are copied once, into what is sent, however long the keys beside them are. Not parallel: memory is counted for the whole
+// process.
+func TestAppendCopiesABodyOnce(t *testing.T) {
+	b := setup(t)
+	b.append(t, b.delivery("x", "prepared"))
+	one, two := noise(2<<20), noise(3<<20)
+	batch := []events.Delivery{b.delivery(one, noise(200_000)), b.delivery(two, "short")}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b.append(t, batch...)
+	runtime.ReadMemStats(&after)
+	if size, cost := uint64(len(one)+len(two)), after.TotalAlloc-before.TotalAlloc; cost > size*3/2 {
+		t.Errorf("%d bytes of bodies cost %d", size, cost)
 	}
 }

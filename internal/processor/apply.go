@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -174,7 +175,11 @@ func lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 		keys[i] = it.lock
 	}
 	slices.Sort(keys)
-	if _, err := tx.Exec(ctx, lockSQL, slices.Compact(keys)); err != nil {
+	keys = slices.Compact(keys)
+	p := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_lock", SQL: lockSQL})
+	defer p.Release()
+	p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })
+	if _, err := p.Run(ctx, nil); err != nil {
 		return fmt.Errorf("lock %d objects: %w", len(keys), err)
 	}
 	return nil

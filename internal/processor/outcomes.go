@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
@@ -21,34 +22,31 @@ SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE
 // settle marks what is final already, or failed and not yet due: it is only acknowledged. An item whose attempt was reserved
 // before this try goes on.
 func (p *Processor) settle(ctx context.Context, tx pgx.Tx, run int64, items []*item) error {
-	ids := make([]int64, len(items))
 	byID := make(map[int64]*item, len(items))
-	for i, it := range items {
-		ids[i], byID[it.ev.ID] = it.ev.ID, it
+	for _, it := range items {
+		byID[it.ev.ID] = it
 	}
-	rows, err := tx.Query(ctx, outcomesSQL, run, ids)
-	if err != nil {
-		return fmt.Errorf("read outcomes of %d events: %w", len(ids), err)
-	}
-	var id int64
-	var status versioning.Status
-	var attempts int
-	var waits *bool
-	var reason string
-	_, err = pgx.ForEachRow(rows, []any{&id, &status, &attempts, &waits, &reason}, func() error {
-		it := byID[id]
-		it.attempts, it.before = attempts, reason
+	params := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_outcomes", SQL: outcomesSQL})
+	defer params.Release()
+	params.Int64(run)
+	params.Array(pgtype.Int8OID, len(items), func(i int) { params.Int64(items[i].ev.ID) })
+	_, err := params.Run(ctx, func(outcome postgres.Row) error {
+		it := byID[outcome.Int64(0)]
+		it.attempts, it.before = int(outcome.Int64(2)), outcome.Text(4)
 		switch {
-		case status != versioning.Failed:
+		case versioning.Status(outcome.Text(1)) != versioning.Failed:
 			it.settled = true
 		case it.reserved > 0:
-			it.settled = it.reserved != attempts
+			it.settled = it.reserved != it.attempts
 		default:
-			it.settled = *waits
+			it.settled = outcome.Bool(3)
 		}
 		return nil
 	})
-	return err
+	if err != nil {
+		return fmt.Errorf("read outcomes of %d events: %w", len(items), err)
+	}
+	return nil
 }
 
 // recordSQL keeps what is final: only a failed outcome is ever replaced.
@@ -67,35 +65,69 @@ WHERE o.status = 'failed'`
 
 // record writes the outcomes of the items that are not settled. A failed one gets its due time, or is dead after the last attempt.
 func (p *Processor) record(ctx context.Context, tx pgx.Tx, run int64, items []*item) error {
-	var ids, objects []int64
-	var sources, attempts []int32
-	var accounts, types, objectIDs, statuses, reasons []string
-	var versions, deciders [][]byte
-	var waits []*time.Duration
+	open := make([]try, 0, len(items))
 	for _, it := range items {
-		if it.settled {
-			continue
+		if !it.settled {
+			n, wait := p.attempt(it)
+			open = append(open, try{it, n, wait})
 		}
-		n, wait := p.attempt(it)
-		ids, sources, attempts, waits = append(ids, it.ev.ID), append(sources, it.key.Source), append(attempts, int32(n)), append(waits, wait)
-		object := int64(0)
-		if it.lock != it.ev.ID {
-			object = it.lock
-		}
-		objects, accounts = append(objects, object), append(accounts, events.Text(it.key.Account))
-		types, objectIDs = append(types, events.Text(it.key.Type)), append(objectIDs, events.Text(it.key.ID))
-		statuses, reasons = append(statuses, string(it.outcome.status)), append(reasons, events.Text(cut(it.outcome.reason, 2000)))
-		versions, deciders = append(versions, versionJSON(it.outcome.version)), append(deciders, versionJSON(it.outcome.decidedBy))
 	}
-	if len(ids) == 0 {
+	if len(open) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, recordSQL, run, versioning.RuleVersion, ids, sources, objects, accounts, types, objectIDs, statuses, reasons,
-		versions, deciders, attempts, waits)
-	if err != nil {
-		return fmt.Errorf("record %d outcomes: %w", len(ids), err)
+	params := recordParams(tx.Conn(), run, open)
+	defer params.Release()
+	if _, err := params.Run(ctx, nil); err != nil {
+		return fmt.Errorf("record %d outcomes: %w", len(open), err)
 	}
 	return nil
+}
+
+// try is an item with the number of its attempt and, where that failed, how long to wait for the next.
+type try struct {
+	*item
+	n    int
+	wait *time.Duration
+}
+
+func recordParams(conn *pgx.Conn, run int64, open []try) *postgres.Params {
+	p, n := postgres.NewParams(conn, postgres.Statement{Name: "postern_record", SQL: recordSQL}), len(open)
+	p.Int64(run)
+	p.Int32(versioning.RuleVersion)
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(open[i].ev.ID) })
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(open[i].key.Source) })
+	p.Array(pgtype.Int8OID, n, func(i int) {
+		object := open[i].lock
+		if object == open[i].ev.ID {
+			object = 0
+		}
+		p.Int64(object)
+	})
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(open[i].key.Account)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(open[i].key.Type)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(open[i].key.ID)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(string(open[i].outcome.status)) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(events.Text(cut(open[i].outcome.reason, 2000))) })
+	p.Array(pgtype.JSONBOID, n, func(i int) { addVersion(p, open[i].outcome.version) })
+	p.Array(pgtype.JSONBOID, n, func(i int) { addVersion(p, open[i].outcome.decidedBy) })
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(open[i].n)) })
+	p.Array(pgtype.IntervalOID, n, func(i int) {
+		if open[i].wait != nil {
+			p.Interval(*open[i].wait)
+		} else {
+			p.Null()
+		}
+	})
+	return p
+}
+
+func addVersion(p *postgres.Params, v *versioning.Version) {
+	if v == nil {
+		p.Null()
+		return
+	}
+	b, _ := v.MarshalJSON() // integers and a bool always marshal
+	p.JSON(b)
 }
 
 // patience is how long an event waits that only a changed configuration can help; no attempt is counted.
@@ -203,14 +235,6 @@ func unavailable(err error) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", events.ErrUnavailable, err)
-}
-
-func versionJSON(v *versioning.Version) []byte {
-	if v == nil {
-		return nil
-	}
-	b, _ := v.MarshalJSON() // integers and a bool always marshal
-	return b
 }
 
 // cut shortens s to about n bytes at a rune's border.

@@ -1,6 +1,7 @@
 package versioning
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -8,6 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Key names an object.
@@ -52,7 +56,7 @@ type Object struct {
 	// Exists: the row is in the table.
 	Exists bool
 	// readAt is the row's updated_at as read: who writes must have read the row as it is.
-	readAt *time.Time
+	readAt time.Time
 	// was is what readers saw before: exact hash, ambiguous, and whether there was a version at all.
 	was struct {
 		exact     Hash
@@ -86,52 +90,50 @@ type Wanted struct {
 // Load reads objects, in the order asked for; one that is not stored comes as a new row. The caller holds the objects' locks, so
 // that nothing changes until Save.
 func Load(ctx context.Context, tx pgx.Tx, wanted []Wanted) ([]*Object, error) {
-	n := len(wanted)
-	objs := make([]*Object, n)
-	sources, los, his := make([]int32, n), make([]int64, n), make([]int64, n)
-	accounts, types, ids := make([]string, n), make([]string, n), make([]string, n)
+	objs := make([]*Object, len(wanted))
 	for i, w := range wanted {
 		objs[i] = &Object{Key: w.Key, Row: NewRow()}
-		sources[i], accounts[i], types[i], ids[i], los[i], his[i] = w.Source, w.Account, w.Type, w.ID, w.Lo, w.Hi
 	}
-	rows, err := tx.Query(ctx, loadSQL, sources, accounts, types, ids, los, his)
-	if err != nil {
-		return nil, fmt.Errorf("load %d objects: %w", n, err)
+	p := loadParams(tx.Conn(), wanted)
+	defer p.Release()
+	if _, err := p.Run(ctx, func(stored postgres.Row) error { return readObject(stored, objs) }); err != nil {
+		return nil, fmt.Errorf("load %d objects: %w", len(wanted), err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scanObject(rows, objs); err != nil {
-			return nil, fmt.Errorf("load objects: %w", err)
-		}
-	}
-	return objs, rows.Err()
+	return objs, nil
 }
 
-func scanObject(rows pgx.Rows, objs []*Object) error {
-	var r Object
-	var n int64
-	var set, stateHash, exact []byte
-	if err := rows.Scan(&n, &r.Version.Final, &r.Version.At, &r.Version.Seen, &r.Version.Rank, &set, &r.Overflow, &r.Lo, &r.Hi, &r.LookAfter,
-		&r.Ambiguous, &r.State.Deleted, &stateHash, &exact, &r.State.JSON, &r.State.Repaired, &r.LastEvent, &r.Revision, &r.readAt); err != nil {
-		return err
-	}
-	o := objs[n-1]
-	r.Key, r.Exists = o.Key, true
-	copy(r.State.Hash[:], stateHash)
-	copy(r.State.Exact[:], exact)
-	r.was.exact, r.was.ambiguous, r.was.version = r.State.Exact, r.Ambiguous, r.Version != NoVersion
-	var err error
-	if r.Set, err = DecodeSet(set, &r.Row); err != nil {
+func loadParams(conn *pgx.Conn, wanted []Wanted) *postgres.Params {
+	p, n := postgres.NewParams(conn, postgres.Statement{Name: "postern_load", SQL: loadSQL}), len(wanted)
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(wanted[i].Source) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Account) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Type) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].ID) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(wanted[i].Lo) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(wanted[i].Hi) })
+	return p
+}
+
+// readObject takes one row of loadSQL's answer.
+func readObject(stored postgres.Row, objs []*Object) (err error) {
+	o := objs[stored.Int64(0)-1]
+	o.Exists = true
+	o.Version = Version{Final: stored.Bool(1), At: stored.Int64(2), Seen: stored.Int64(3), Rank: int16(stored.Int64(4))}
+	o.Overflow, o.Lo, o.Hi, o.LookAfter, o.Ambiguous = stored.Bool(6), stored.Int64(7), stored.Int64(8), stored.Int64(9), stored.Bool(10)
+	o.State = State{Deleted: stored.Bool(11), JSON: bytes.Clone(stored.JSON(14)), Repaired: stored.Bool(15)}
+	copy(o.State.Hash[:], stored.Bytes(12))
+	copy(o.State.Exact[:], stored.Bytes(13))
+	o.LastEvent, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
+	o.was.exact, o.was.ambiguous, o.was.version = o.State.Exact, o.Ambiguous, o.Version != NoVersion
+	if o.Set, err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
 	}
-	*o = r
 	return nil
 }
 
 // saveSQL writes one row per object and enforces the rule again: the version never goes down, the revision is the one that was
 // read plus what this write adds, and the row is the one that was read. An object that somebody else wrote meanwhile is not
 // touched, which the caller sees in the count. For a row that exists, excluded.created_at carries its updated_at as read. The
-// states come as one text with their places in it: an array of them would be copied several times on both sides.
+// states come as one text with their places in it: PostgreSQL would copy an array of them several times.
 const saveSQL = `
 INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
   window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
@@ -159,30 +161,24 @@ WHERE (o.version_final, o.version_at, o.version_seen, o.version_rank)
 
 // Save writes objects, each at most once, and sets their revisions. An error leaves the transaction to be rolled back.
 func Save(ctx context.Context, tx pgx.Tx, objs []*Object) error {
-	args, err := saveArgs(objs)
+	p, err := saveParams(tx.Conn(), objs)
 	if err != nil {
 		return err
 	}
-	tag, err := tx.Exec(ctx, saveSQL, args...)
+	defer p.Release()
+	n, err := p.Run(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("save %d objects: %w", len(objs), err)
 	}
-	if tag.RowsAffected() != int64(len(objs)) {
-		return fmt.Errorf("save %d objects: only %d were as they had been read", len(objs), tag.RowsAffected())
+	if n != int64(len(objs)) {
+		return fmt.Errorf("save %d objects: only %d were as they had been read", len(objs), n)
 	}
 	return nil
 }
 
-func saveArgs(objs []*Object) ([]any, error) {
-	n := len(objs)
-	sources, ranks := make([]int32, n), make([]int16, n)
-	accounts, types, ids := make([]string, n), make([]string, n), make([]string, n)
-	finals, overflows, ambiguous, deleted, repaired := make([]bool, n), make([]bool, n), make([]bool, n), make([]bool, n), make([]bool, n)
-	ats, seens, los, his := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	looks, lasts, revisions := make([]int64, n), make([]int64, n), make([]int64, n)
-	reads := make([]*time.Time, n)
-	sets, hashes, exacts := make([][]byte, n), make([][]byte, n), make([][]byte, n)
-	states, stateAts, stateLens := joinStates(objs)
+// saveParams are the parameters of saveSQL; a state is copied once.
+func saveParams(conn *pgx.Conn, objs []*Object) (*postgres.Params, error) {
+	sets, states := make([][]byte, len(objs)), 0
 	for i, o := range objs {
 		if o.Grew() {
 			o.Revision++
@@ -191,30 +187,57 @@ func saveArgs(objs []*Object) ([]any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode tie set of %s %s: %w", o.Type, o.ID, err)
 		}
-		sources[i], accounts[i], types[i], ids[i] = o.Source, o.Account, o.Type, o.ID
-		finals[i], ats[i], seens[i], ranks[i] = o.Version.Final, o.Version.At, o.Version.Seen, o.Version.Rank
-		sets[i], overflows[i], los[i], his[i], looks[i] = set, o.Overflow, o.Lo, o.Hi, o.LookAfter
-		ambiguous[i], deleted[i], repaired[i] = o.Ambiguous, o.State.Deleted, o.State.Repaired
-		hashes[i], exacts[i] = o.State.Hash[:], o.State.Exact[:]
-		lasts[i], revisions[i], reads[i] = o.LastEvent, o.Revision, o.readAt
+		sets[i] = set
+		states += len(o.State.JSON)
 	}
-	return []any{sources, accounts, types, ids, finals, ats, seens, ranks, sets, overflows, los, his, looks, ambiguous, deleted, hashes,
-		exacts, stateAts, repaired, lasts, revisions, RuleVersion, reads, stateLens, states}, nil
+	p := postgres.NewParams(conn, postgres.Statement{Name: "postern_save", SQL: saveSQL})
+	addVersions(p, objs, sets)
+	addStates(p, objs)
+	p.Grow(states)
+	p.Join(len(objs), func(i int) []byte { return objs[i].State.JSON })
+	return p, nil
 }
 
-// joinStates is the JSON of all states in one text, and where each is in it, from 1 on; a null one has no length.
-func joinStates(objs []*Object) (all []byte, at, length []int32) {
-	size := 0
-	for _, o := range objs {
-		size += len(o.State.JSON)
-	}
-	all = make([]byte, 0, size)
-	at, length = make([]int32, len(objs)), make([]int32, len(objs))
-	for i, o := range objs {
-		at[i], length[i] = int32(len(all)+1), int32(len(o.State.JSON))
-		all = append(all, o.State.JSON...)
-	}
-	return all, at, length
+func addVersions(p *postgres.Params, objs []*Object, sets [][]byte) {
+	n := len(objs)
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(objs[i].Source) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(objs[i].Account) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(objs[i].Type) })
+	p.Array(pgtype.TextOID, n, func(i int) { p.Text(objs[i].ID) })
+	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].Version.Final) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Version.At) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Version.Seen) })
+	p.Array(pgtype.Int2OID, n, func(i int) { p.Int16(objs[i].Version.Rank) })
+	p.Array(pgtype.JSONBOID, n, func(i int) { p.JSON(sets[i]) })
+	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].Overflow) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Lo) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Hi) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].LookAfter) })
+	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].Ambiguous) })
+}
+
+// addStates adds what is stored of the states but their texts, and where each is in the text of all, from 1 on.
+func addStates(p *postgres.Params, objs []*Object) {
+	n, at := len(objs), 1
+	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].State.Deleted) })
+	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(objs[i].State.Hash[:]) })
+	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(objs[i].State.Exact[:]) })
+	p.Array(pgtype.Int4OID, n, func(i int) {
+		p.Int32(int32(at))
+		at += len(objs[i].State.JSON)
+	})
+	p.Array(pgtype.BoolOID, n, func(i int) { p.Bool(objs[i].State.Repaired) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].LastEvent) })
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Revision) })
+	p.Int32(RuleVersion)
+	p.Array(pgtype.TimestamptzOID, n, func(i int) {
+		if objs[i].Exists {
+			p.Time(objs[i].readAt)
+		} else {
+			p.Null()
+		}
+	})
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(len(objs[i].State.JSON))) }) // 0: null
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.
