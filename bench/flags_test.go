@@ -37,6 +37,18 @@ func TestFlagsAreReadAndTold(t *testing.T) {
 	}
 }
 
+// A shell reads the command as it was given.
+func TestTheCommandIsQuoted(t *testing.T) {
+	t.Parallel()
+	o, err := parseArgs("-postgres", "search_path=a, it's", "-only", "closed-*", "-rounds", "3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `bench '-only=closed-*' '-postgres=search_path=a, it'\''s' -rounds=3`; o.command != want {
+		t.Errorf("told %s\nwant %s", o.command, want)
+	}
+}
+
 func TestBadFlagsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, says string }{

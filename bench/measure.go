@@ -72,7 +72,11 @@ func command(flags *flag.FlagSet) string {
 			values = many.words()
 		}
 		for _, v := range values {
-			words = append(words, "-"+f.Name+"="+v)
+			word := "-" + f.Name + "=" + v
+			if strings.ContainsAny(word, " \t\n'\"$&|;<>()*?#`\\") {
+				word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+			}
+			words = append(words, word)
 		}
 	})
 	return strings.Join(words, " ")

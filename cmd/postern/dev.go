@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -39,9 +40,11 @@ type local struct {
 
 // run gives an instance its way to standard error, on which a failure is told as well, so that nothing waits where nobody reads.
 func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
-	lines := telemetry.NewLines(cmd.Context(), cmd.ErrOrStderr())
+	ctx, stopping := context.WithCancel(cmd.Context())
+	defer stopping()
+	lines := telemetry.NewLines(ctx, cmd.ErrOrStderr())
 	defer lines.Close()
-	if err := f.stay(cmd, c, l, lines); err != nil {
+	if err := f.stay(cmd, c, l, lines, stopping); err != nil {
 		report(err, lines)
 		return errors.Join(errReported, err)
 	}
@@ -49,8 +52,8 @@ func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
 }
 
 // stay brings the instance up and runs it until the context ends.
-func (f *localFlags) stay(cmd *cobra.Command, c *cli, l local, stderr io.Writer) error {
-	o := app.LocalOptions{Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
+func (f *localFlags) stay(cmd *cobra.Command, c *cli, l local, stderr io.Writer, stopping func()) error {
+	o := app.LocalOptions{Stopping: stopping, Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort, Out: l.out}
 	if l.hangup {
 		o.Hangup = app.Reloads(cmd.Context())
 	}

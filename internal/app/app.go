@@ -33,6 +33,8 @@ type Options struct {
 	// Loader reads Config's files again when they change, and Hangup asks for it at once; nil: the sources stay what they are.
 	Loader *config.Loader
 	Hangup <-chan struct{}
+	// Stopping is called when the process begins to stop, also where nobody asked it to; nil: nobody is told.
+	Stopping func()
 	// Tune changes what the configuration does not offer; only tests set it.
 	Tune func(*Tuning)
 }
@@ -237,8 +239,11 @@ func (a *App) Run(ctx context.Context) error {
 	return errors.Join(failed, a.Stop(stop))
 }
 
-// wait blocks until ctx ends (nil) or a loop ended on its own (its error).
+// wait blocks until ctx ends (nil) or a loop ended on its own (its error), and tells that the stop begins.
 func (a *App) wait(ctx context.Context) error {
+	if a.Stopping != nil {
+		defer a.Stopping()
+	}
 	first := make(chan *lifecycle.Group, len(a.groups))
 	for _, g := range a.groups {
 		go func() { // ends at the latest with Stop

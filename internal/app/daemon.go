@@ -55,7 +55,10 @@ func runDaemon(name string, o Options, stderr io.Writer) int {
 	defer stop()
 	ctx, release := OwnProcess(ctx)
 	defer release()
-	lines := telemetry.NewLines(ctx, stderr)
+	written, stopping := context.WithCancel(ctx)
+	defer stopping()
+	o.Stopping = stopping
+	lines := telemetry.NewLines(written, stderr)
 	defer lines.Close()
 	if err := stay(ctx, o, lines); err != nil {
 		fmt.Fprintf(lines, "%s: %v\n", name, err)

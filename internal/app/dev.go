@@ -34,6 +34,8 @@ type LocalOptions struct {
 	// Loader reads Config's files again when they change, and Hangup asks for it at once; nil: the sources stay what they are.
 	Loader *config.Loader
 	Hangup <-chan struct{}
+	// Stopping is called when the instance begins to stop, also where nobody asked it to; nil: nobody is told.
+	Stopping func()
 	// Out is told how to use the instance, once it is ready; nil: nobody is.
 	Out io.Writer
 	// Tune is for tests.
@@ -75,7 +77,7 @@ func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
 		return nil, err
 	}
 	l.App, err = New(ctx, Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: true, AdminListen: config.DefaultAdminListen,
-		Loader: o.Loader, Hangup: o.Hangup, Tune: o.Tune})
+		Loader: o.Loader, Hangup: o.Hangup, Stopping: o.Stopping, Tune: o.Tune})
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,37 @@ func run(t *testing.T, o app.LocalOptions) (*config.Instance, string) {
 	return in, out.String()
 }
 
+// A loop that ends by itself stops the instance, which is told before anything waits for anybody: here the log, which nobody reads any more.
+func TestALoopThatEndsStopsTheRest(t *testing.T) {
+	t.Parallel()
+	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: v}]}}")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	unread, stopping := context.WithCancel(ctx)
+	defer stopping()
+	o.Stopping = stopping
+	o.Logger = slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
+		if bytes.Contains(p, []byte("msg=stopping")) {
+			<-unread.Done()
+		}
+		return len(p), nil
+	}), nil))
+	l, err := app.NewLocal(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.CloseIngest(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Run(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("ended with %v, asked to with %v", err, ctx.Err())
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
 func occupied(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

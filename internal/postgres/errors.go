@@ -48,10 +48,10 @@ func isAny(err error, targets ...error) bool {
 }
 
 // unavailableCode: classes 08 (connection), 53 (disk full, memory, connections), 58 (system) and what shutdown, failover,
-// a killed session, a given-up statement and a lost race report.
+// a killed session, one ended for being idle or long in a transaction, a given-up statement and a lost race report.
 func unavailableCode(code string) bool {
 	switch code {
-	case "57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25006", "40001", "40P01":
+	case "57P01", "57P02", "57P03", "57P04", "57P05", "57014", "25006", "25P03", "25P04", "40001", "40P01":
 		return true
 	}
 	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58")

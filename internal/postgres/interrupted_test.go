@@ -127,6 +127,26 @@ func TestRunOnALostSession(t *testing.T) {
 	}
 }
 
+// A transaction in which we were silent for too long.
+func TestRunAfterIdlingInATransaction(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	conn := session(t, single(t, db.URL))
+	if _, err := conn.Exec(t.Context(), "SET idle_in_transaction_session_timeout = '50ms'; BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() (err error) {
+		var there bool
+		if err = db.Pool.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1", conn.PgConn().PID()).Scan(&there); err == nil && there {
+			err = errors.New("the session goes on")
+		}
+		return err
+	})
+	if _, err := run(t.Context(), conn, "SELECT 1", nil, nil); !postgres.IsUnavailable(err) || !conn.IsClosed() {
+		t.Errorf("%v; closed: %t", err, conn.IsClosed())
+	}
+}
+
 // A session that pgx has given up, and may still be closing, gets nothing more to do.
 func TestRunOnASessionGivenUp(t *testing.T) {
 	t.Parallel()

@@ -85,7 +85,8 @@ func (p *Params) Release() {
 
 // Array adds an array of n elements of a type (pgtype has the numbers of types); put is called for each and adds one value.
 func (p *Params) Array(element uint32, n int, put func(i int)) {
-	end, params := p.open(), p.n
+	end := p.open()
+	params := p.n
 	p.word(1, 1, element, uint32(n), 1) // one dimension, elements may be null, n from 1
 	for i := range n {
 		put(i)

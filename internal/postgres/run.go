@@ -17,7 +17,7 @@ var errBusy = errors.New("the connection is in the middle of another answer")
 // over) and returns how many rows were affected. Rows arrive before the statement has ended: none counts where Run returns an
 // error, its own or the first that the function returned. It may be called again with the same parameters.
 //
-// An error of the server leaves the connection as it was; where the statement was not as prepared any more (26000, 0A000) the next
+// An error of the server leaves the connection as it was, unless it ended the session; where the statement was not as prepared any more (26000, 0A000) the next
 // run prepares it again. Any other error of sending or receiving closes the connection, and so does the end of ctx, whose error
 // is then returned; the statement may have been carried out nevertheless. IsUnavailable holds for these.
 func (p *Params) Run(ctx context.Context, each func(Row) error) (affected int64, err error) {

@@ -45,16 +45,19 @@ func (c *Conn) publishAll(ctx context.Context, msgs []*nats.Msg) []Ack {
 }
 
 var (
-	errUnanswered = fmt.Errorf("no answer from the stream within %s", publishTimeout)
+	errUnanswered = errors.New("no answer from the stream in time")
 	errLost       = errors.New("the connection was lost before the stream answered")
 )
 
-// exchange fills in the answer of each message. On an error some have none.
+// mostOpen is how many messages of one exchange are unanswered at most.
+const mostOpen = 256
+
+// exchange fills in the answer of each message, within publishTimeout for each mostOpen of them. On an error some have none.
 func (c *Conn) exchange(ctx context.Context, msgs []*nats.Msg, acks []Ack) error {
-	const most = maxInFlight / 2 // leaves others of this connection room
 	inbox := c.nc.NewInbox() + "."
-	answers := make(chan *nats.Msg, most)
-	connects, heard := c.Connects(), time.Now()
+	answers := make(chan *nats.Msg, mostOpen)
+	connects, began := c.Connects(), time.Now()
+	within := publishTimeout * time.Duration(1+len(msgs)/(mostOpen+1))
 	sub, err := c.nc.ChanSubscribe(inbox+"*", answers)
 	if err != nil {
 		return fmt.Errorf("subscribe to answers: %w", err)
@@ -63,7 +66,7 @@ func (c *Conn) exchange(ctx context.Context, msgs []*nats.Msg, acks []Ack) error
 	tick := time.NewTicker(publishTimeout / 20)
 	defer tick.Stop()
 	for next, open := 0, 0; next < len(msgs) || open > 0; {
-		if next < len(msgs) && open < most {
+		if next < len(msgs) && open < mostOpen {
 			msgs[next].Reply = inbox + strconv.Itoa(next)
 			if acks[next].Err = c.nc.PublishMsg(msgs[next]); acks[next].Err == nil {
 				open++
@@ -74,14 +77,14 @@ func (c *Conn) exchange(ctx context.Context, msgs []*nats.Msg, acks []Ack) error
 		select {
 		case m := <-answers:
 			if i, err := strconv.Atoi(m.Subject[len(inbox):]); err == nil && i < next && acks[i] == (Ack{}) {
-				acks[i], heard = readAck(m), time.Now()
+				acks[i] = readAck(m)
 				open--
 			}
 		case now := <-tick.C:
 			if c.Connects() != connects {
 				return errLost
 			}
-			if now.Sub(heard) >= publishTimeout {
+			if now.Sub(began) >= within {
 				return errUnanswered
 			}
 		case <-ctx.Done():

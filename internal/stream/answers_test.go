@@ -29,6 +29,7 @@ func TestEachMessageIsAnswered(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 5000, false)
 	const n = 3*stream.InFlight + 7
+	subscribed := b.conn.JetStream().Conn().NumSubscriptions()
 	for i, ack := range b.conn.PublishEvents(t.Context(), numbered(n)) {
 		if ack.Err != nil || ack.Sequence != uint64(i+1) {
 			t.Fatalf("message %d: sequence %d, %v", i, ack.Sequence, ack.Err)
@@ -36,6 +37,9 @@ func TestEachMessageIsAnswered(t *testing.T) {
 	}
 	if acks := b.conn.PublishEvents(t.Context(), nil); len(acks) != 0 {
 		t.Errorf("%d answers to nothing", len(acks))
+	}
+	if now := b.conn.JetStream().Conn().NumSubscriptions(); now != subscribed {
+		t.Errorf("%d subscriptions, there were %d", now, subscribed)
 	}
 }
 

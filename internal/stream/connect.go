@@ -35,10 +35,10 @@ type Conn struct {
 	reconnected chan struct{}
 }
 
-// maxInFlight bounds unanswered publishes of one connection.
+// maxInFlight bounds the unanswered publishes of a window.
 const maxInFlight = 512
 
-// publishTimeout is when an unanswered publish counts as failed; what failed is the auditor's, never tried again here.
+// publishTimeout is when an unanswered publish, or as many as an exchange has open at once, counts as failed; what failed is the auditor's, never tried again here.
 const publishTimeout = 5 * time.Second
 
 // Connect returns at once even where no server answers yet: everything that needs one says so when it is used. The settings
