@@ -9,8 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// prefetchBytes bounds the messages that wait in this process.
-const prefetchBytes = 64 << 20
+// prefetchBytes bounds what is asked for at once. The next is asked for when half of it was handed over, so up to twice as much waits in
+// this process; from 64 MiB on the library would lose messages.
+const prefetchBytes = 24 << 20
 
 // Message is an event in hand: it is acknowledged after its outcome is committed, or handed back.
 type Message struct {
@@ -27,49 +28,62 @@ func (m *Message) Ack() error { return m.msg.Ack() }
 func (m *Message) HandBack(delay time.Duration) error { return m.msg.NakWithDelay(delay) }
 
 // Consume hands the messages of the processors' consumer to handle, one by one, until ctx ends or the consumer is lost (an
-// error). handle may block: that is how a busy processor stops pulling. Messages that are not ours go to foreign and are
-// terminated. What was fetched ahead and not handed over when ctx ends goes back at once, for others to take.
+// error). handle may block until ctx ends: that is how a busy processor stops pulling. Messages that are not ours go to foreign and
+// are terminated. What was fetched ahead and not handed over when ctx ends goes back at once, for others to take.
 func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) error, foreign func(error)) error {
 	cons, err := c.js.Consumer(ctx, EventsStream, ProcessorConsumer)
 	if err != nil {
 		return fmt.Errorf("open consumer %s: %w", ProcessorConsumer, err)
 	}
-	iter, err := cons.Messages(jetstream.PullMaxMessagesWithBytesLimit(prefetch, prefetchBytes), jetstream.PullExpiry(5*time.Second), jetstream.PullHeartbeat(time.Second),
-		jetstream.WithMessagesErrOnMissingHeartbeat(true))
+	open, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	// Not the library's iterator: its channel has room for as many messages as are asked for and none for the server's words between
+	// them, so that a full one loses messages, and each lost one comes again only after its AckWait.
+	consuming, err := cons.Consume(func(msg jetstream.Msg) {
+		if open.Err() != nil {
+			_ = msg.Nak() // others need not wait until the broker misses it; unsent, it comes again by itself
+			return
+		}
+		if err := hand(msg, handle, foreign); err != nil {
+			end(err)
+		}
+	}, jetstream.PullMaxMessagesWithBytesLimit(prefetch, prefetchBytes), jetstream.PullExpiry(5*time.Second), jetstream.PullHeartbeat(time.Second),
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			if isLost(err) {
+				end(fmt.Errorf("consume %s: %w", ProcessorConsumer, err))
+			}
+		}))
 	if err != nil {
 		return fmt.Errorf("consume %s: %w", ProcessorConsumer, err)
 	}
-	defer giveBack(iter)
-	for {
-		msg, err := iter.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("consume %s: %w", ProcessorConsumer, err)
-		}
-		m := Message{msg: msg, Delivered: 1}
-		if meta, err := msg.Metadata(); err == nil {
-			m.Delivered = meta.NumDelivered
-		}
-		if m.Event, err = parseEvent(msg.Headers(), msg.Data()); err != nil {
-			foreign(errors.Join(err, msg.TermWithReason("not a Postern event")))
-			continue
-		}
-		if err := handle(m); err != nil {
-			return err
-		}
+	<-open.Done()
+	consuming.Drain()
+	<-consuming.Closed()
+	if ctx.Err() != nil {
+		return nil
 	}
+	return context.Cause(open)
 }
 
-// giveBack ends an iteration and returns what it had fetched ahead: others need not wait until the broker misses it.
-func giveBack(iter jetstream.MessagesContext) {
-	iter.Drain()
-	for {
-		msg, err := iter.Next()
-		if err != nil {
-			return
+// isLost says whether the consumer has to be opened again; of other trouble the library takes care.
+func isLost(err error) bool {
+	for _, lost := range []error{jetstream.ErrNoHeartbeat, jetstream.ErrConsumerDeleted, jetstream.ErrBadRequest, jetstream.ErrConnectionClosed} {
+		if errors.Is(err, lost) {
+			return true
 		}
-		_ = msg.Nak() // unsent, it comes again by itself
 	}
+	return false
+}
+
+// hand reads a message and hands it over.
+func hand(msg jetstream.Msg, handle func(Message) error, foreign func(error)) (err error) {
+	m := Message{msg: msg, Delivered: 1}
+	if meta, err := msg.Metadata(); err == nil {
+		m.Delivered = meta.NumDelivered
+	}
+	if m.Event, err = parseEvent(msg.Headers(), msg.Data()); err != nil {
+		foreign(errors.Join(err, msg.TermWithReason("not a Postern event")))
+		return nil
+	}
+	return handle(m)
 }
