@@ -393,6 +393,43 @@ ALTER TABLE postern.rejections ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     CACHE 1
 );
 
+CREATE TABLE postern.runs (
+    run bigint NOT NULL,
+    job text NOT NULL,
+    asked jsonb NOT NULL,
+    who text NOT NULL,
+    reason text NOT NULL,
+    status text NOT NULL,
+    detail text NOT NULL,
+    bound bigint,
+    expected bigint,
+    counts jsonb NOT NULL,
+    made_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT runs_check CHECK (((ended_at IS NOT NULL) = (status = ANY (ARRAY['done'::text, 'failed'::text, 'cancelled'::text])))),
+    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['waiting'::text, 'running'::text, 'paused'::text, 'done'::text, 'failed'::text, 'cancelled'::text])))
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.runs OWNER TO postern_maintenance;
+
+COMMENT ON COLUMN postern.runs.asked IS 'filter and options, as they were asked for';
+
+COMMENT ON COLUMN postern.runs.bound IS 'the run reads the log up to this id; null until it is frozen';
+
+COMMENT ON COLUMN postern.runs.counts IS 'events by what became of them, as of the checkpoint';
+
+ALTER TABLE postern.runs ALTER COLUMN run ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME postern.runs_run_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE postern.schema_migrations (
     id integer NOT NULL,
     version_id bigint NOT NULL,
@@ -450,6 +487,9 @@ ALTER TABLE ONLY postern.outcomes
 ALTER TABLE ONLY postern.rejections
     ADD CONSTRAINT rejections_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY postern.runs
+    ADD CONSTRAINT runs_pkey PRIMARY KEY (run);
+
 ALTER TABLE ONLY postern.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (id);
 
@@ -468,6 +508,8 @@ CREATE INDEX outcomes_dead ON postern.outcomes USING btree (event_id) WHERE (sta
 CREATE INDEX outcomes_due ON postern.outcomes USING btree (due) WHERE (status = 'failed'::text);
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
+
+CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['waiting'::text, 'running'::text]));
 
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR EACH ROW EXECUTE FUNCTION postern.refuse_change();
 
@@ -530,6 +572,9 @@ GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 
 GRANT SELECT,INSERT,DELETE ON TABLE postern.rejections TO postern_gateway;
 GRANT SELECT ON TABLE postern.rejections TO postern_operator;
+
+GRANT SELECT,UPDATE ON TABLE postern.runs TO postern_processor;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_operator;
 
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_operator;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_gateway;

@@ -1,0 +1,128 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrLost says that the lease on a run is another process's now: whoever had it stops, and its last work counts only as far as the
+// other's checkpoint comes to tell of it.
+var ErrLost = errors.New("the run is another process's now")
+
+// Hold is the right to carry a run out, as long as its lease is renewed.
+type Hold struct {
+	Run
+	// Abandoned: whoever had the run before ended without handing it on, perhaps by what it was doing.
+	Abandoned bool
+	pool      *pgxpool.Pool
+	by        string
+	lease     time.Duration
+}
+
+// takeSQL gives the oldest open run that nobody holds. Two that ask at once get two, or one of them none.
+const takeSQL = `
+WITH free AS (
+  SELECT r.run, r.job FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
+  WHERE r.status IN ('waiting', 'running') AND r.job = ANY($1::text[]) AND (c.run IS NULL OR c.leased_until < clock_now())
+  ORDER BY r.run LIMIT 1 FOR UPDATE OF r SKIP LOCKED
+), last AS (
+  SELECT c.leased_by FROM free f JOIN checkpoints c ON c.job = f.job AND c.run = f.run
+), held AS (
+  INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at)
+  SELECT f.job, f.run, 0, $2, clock_now() + $3::interval, clock_now() FROM free f
+  ON CONFLICT (job, run) DO UPDATE SET leased_by = excluded.leased_by, leased_until = excluded.leased_until, updated_at = excluded.updated_at
+  WHERE c.leased_until < clock_now()
+  RETURNING c.run
+)
+UPDATE runs r SET status = 'running', started_at = coalesce(r.started_at, clock_now()), updated_at = clock_now() FROM held h WHERE r.run = h.run
+RETURNING r.run, coalesce((SELECT l.leased_by <> '' FROM last l), false)`
+
+// Take takes the oldest open run of some jobs that nobody carries out; nil where there is none. by names this process.
+func Take(ctx context.Context, pool *pgxpool.Pool, by string, lease time.Duration, jobs ...string) (*Hold, error) {
+	var run int64
+	var abandoned bool
+	err := pool.QueryRow(ctx, takeSQL, jobs, by, lease).Scan(&run, &abandoned)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take a run: %w", err)
+	}
+	r, err := Show(ctx, pool, run)
+	if err != nil {
+		return nil, err
+	}
+	if r.Counts == nil {
+		r.Counts = map[string]int64{}
+	}
+	return &Hold{Run: *r, Abandoned: abandoned, pool: pool, by: by, lease: lease}, nil
+}
+
+const boundSQL = `UPDATE runs SET bound = $2, updated_at = clock_now() WHERE run = $1 AND bound IS NULL RETURNING bound`
+
+// Freeze keeps the bound of a run that has none yet.
+func (h *Hold) Freeze(ctx context.Context, bound int64) error {
+	err := h.pool.QueryRow(ctx, boundSQL, h.Run.Run, bound).Scan(&h.Bound)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLost // another has done so
+	}
+	if err != nil {
+		return fmt.Errorf("keep the bound of run %d: %w", h.Run.Run, err)
+	}
+	return nil
+}
+
+const advanceSQL = `
+WITH held AS (
+  UPDATE checkpoints SET cursor = $4, leased_until = clock_now() + $5::interval, updated_at = clock_now()
+  WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
+)
+UPDATE runs r SET counts = $6, updated_at = clock_now() FROM held h WHERE r.run = h.run RETURNING r.status`
+
+// Advance moves the checkpoint to the cursor and keeps the counts, which are as of there, in one statement; everything up to the cursor
+// must have its outcome. It renews the lease and returns how the run stands now: whoever carries it out goes on only while it is Running.
+// Errors: ErrLost.
+func (h *Hold) Advance(ctx context.Context, cursor int64) (Status, error) {
+	counts, err := json.Marshal(h.Counts)
+	if err != nil {
+		return "", err
+	}
+	err = h.pool.QueryRow(ctx, advanceSQL, h.Job, h.Run.Run, h.by, cursor, h.lease, counts).Scan(&h.Status)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", ErrLost
+	}
+	if err != nil {
+		return "", fmt.Errorf("advance run %d: %w", h.Run.Run, err)
+	}
+	h.Cursor = cursor
+	return h.Status, nil
+}
+
+const endSQL = `
+WITH held AS (
+  UPDATE checkpoints SET leased_by = '', leased_until = clock_now() - interval '1 millisecond', updated_at = clock_now()
+  WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
+)
+UPDATE runs r SET status = $4, detail = $5, ended_at = clock_now(), updated_at = clock_now() FROM held h WHERE r.run = h.run AND r.status = 'running'`
+
+// End ends the run as Done or Failed, with the reason of a failure, unless a person has paused or cancelled it since.
+func (h *Hold) End(ctx context.Context, status Status, detail string) error {
+	if _, err := h.pool.Exec(ctx, endSQL, h.Job, h.Run.Run, h.by, status, detail); err != nil {
+		return fmt.Errorf("end run %d: %w", h.Run.Run, err)
+	}
+	return nil
+}
+
+const releaseSQL = `UPDATE checkpoints SET leased_by = '', leased_until = clock_now() - interval '1 millisecond' WHERE job = $1 AND run = $2 AND leased_by = $3`
+
+// Release lets another go on with the run at once.
+func (h *Hold) Release(ctx context.Context) error {
+	_, err := h.pool.Exec(ctx, releaseSQL, h.Job, h.Run.Run, h.by)
+	return err
+}

@@ -1,0 +1,184 @@
+// Package runs is the ledger of jobs over the log: who asked for what, how far it is, what came of it. A run is carried out by one process
+// at a time, which holds a lease on its checkpoint; any other goes on from there when that ends.
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// Status is how a run stands.
+type Status string
+
+// The statuses of a run. Done, failed and cancelled are final.
+const (
+	Waiting   Status = "waiting"
+	Running   Status = "running"
+	Paused    Status = "paused"
+	Done      Status = "done"
+	Failed    Status = "failed"
+	Cancelled Status = "cancelled"
+)
+
+// Final says that nothing more will happen to the run.
+func (s Status) Final() bool { return s == Done || s == Failed || s == Cancelled }
+
+// Run is a row of the ledger.
+type Run struct {
+	Run int64  `json:"run"`
+	Job string `json:"job"`
+	// Asked is what was asked for, in the job's own terms.
+	Asked  json.RawMessage `json:"asked"`
+	Who    string          `json:"who"`
+	Reason string          `json:"reason"`
+	Status Status          `json:"status"`
+	// Detail says why a run failed.
+	Detail string `json:"detail"`
+	// Bound is the id up to which the log is read, 0 until the run has frozen it; Cursor, up to where everything has its outcome.
+	Bound  int64 `json:"bound,string"`
+	Cursor int64 `json:"cursor,string"`
+	// Expected is how many events there will be, about; 0: nobody has estimated.
+	Expected int64 `json:"expected"`
+	// Counts are events by what became of them; "processed" is their sum.
+	Counts    map[string]int64 `json:"counts"`
+	MadeAt    events.Instant   `json:"made_at"`
+	StartedAt events.Instant   `json:"started_at"`
+	EndedAt   events.Instant   `json:"ended_at"`
+	UpdatedAt events.Instant   `json:"updated_at"`
+	// HeldBy is the process that carries the run out, "" where none does now.
+	HeldBy string `json:"held_by"`
+}
+
+// Order is what somebody wants done.
+type Order struct {
+	Job         string
+	Asked       any
+	Who, Reason string
+	// Expected is an estimate of the events, 0: none.
+	Expected int64
+}
+
+const askSQL = `
+INSERT INTO runs (job, asked, who, reason, status, detail, expected, counts, made_at, updated_at)
+VALUES ($1, $2, $3, $4, 'waiting', '', nullif($5::bigint, 0), '{}', clock_now(), clock_now()) RETURNING run`
+
+// Ask enters a run into the ledger; the next process that has a hand free carries it out. It returns the run's number.
+func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
+	asked, err := json.Marshal(o.Asked)
+	if err != nil {
+		return 0, err
+	}
+	if err := pool.QueryRow(ctx, askSQL, o.Job, asked, events.Text(o.Who), events.Text(o.Reason), o.Expected).Scan(&run); err != nil {
+		return 0, fmt.Errorf("enter the run: %w", err)
+	}
+	return run, nil
+}
+
+const runColumns = `r.run, r.job, r.asked, r.who, r.reason, r.status, r.detail, coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts,
+  r.made_at, r.started_at, r.ended_at, r.updated_at, CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END`
+
+const (
+	listSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
+WHERE r.run < $1 AND ($2::text IS NULL OR r.job = $2) AND ($3::text IS NULL OR r.status = $3) ORDER BY r.run DESC LIMIT $4`
+
+	showSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run WHERE r.run = $1`
+)
+
+// Filter chooses runs; what is zero chooses all.
+type Filter struct {
+	Job    string
+	Status Status
+}
+
+// List returns a page of runs, the newest first. Errors: events.ErrInvalid.
+func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limit int) (events.Page[Run], error) {
+	var page events.Page[Run]
+	limit, err := events.PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	below := int64(1) << 62
+	if err := events.ReadCursor(cursor, &below); err != nil {
+		return page, err
+	}
+	rows, err := pool.Query(ctx, listSQL, below, events.Optional(f.Job), events.Optional(string(f.Status)), limit)
+	if err != nil {
+		return page, fmt.Errorf("list runs: %w", err)
+	}
+	if page.Items, err = pgx.CollectRows(rows, scan); err != nil {
+		return page, fmt.Errorf("list runs: %w", err)
+	}
+	if len(page.Items) == limit {
+		page.Next = events.MakeCursor(page.Items[limit-1].Run)
+	}
+	return page, nil
+}
+
+// Show returns one run. Errors: events.ErrNotFound.
+func Show(ctx context.Context, pool *pgxpool.Pool, run int64) (*Run, error) {
+	rows, err := pool.Query(ctx, showSQL, run)
+	if err != nil {
+		return nil, fmt.Errorf("show run %d: %w", run, err)
+	}
+	found, err := pgx.CollectExactlyOneRow(rows, scan)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("run %d: %w", run, events.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("show run %d: %w", run, err)
+	}
+	return &found, nil
+}
+
+func scan(row pgx.CollectableRow) (Run, error) {
+	var r Run
+	var started, ended *time.Time
+	err := row.Scan(&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
+		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.HeldBy)
+	if started != nil {
+		r.StartedAt.Time = *started
+	}
+	if ended != nil {
+		r.EndedAt.Time = *ended
+	}
+	return r, err
+}
+
+// The changes that a person may make to a run, each from some statuses to another.
+var changes = map[Status][]Status{
+	Paused:    {Waiting, Running},
+	Waiting:   {Paused},
+	Cancelled: {Waiting, Running, Paused},
+}
+
+const changeSQL = `
+UPDATE runs SET status = $2, ended_at = CASE WHEN $2 = 'cancelled' THEN clock_now() END, updated_at = clock_now()
+WHERE run = $1 AND status = ANY($3::text[])`
+
+// Change pauses a run (Paused), lets it go on (Waiting) or ends it for good (Cancelled). Whoever carries it out sees that at its next
+// checkpoint. What the run has done stays done. Errors: events.ErrNotFound, and events.ErrInvalid where the run does not stand so.
+func Change(ctx context.Context, pool *pgxpool.Pool, run int64, to Status) error {
+	done, err := pool.Exec(ctx, changeSQL, run, to, changes[to])
+	if err != nil {
+		return fmt.Errorf("change run %d: %w", run, err)
+	}
+	if done.RowsAffected() > 0 {
+		return nil
+	}
+	r, err := Show(ctx, pool, run)
+	if err != nil {
+		return err
+	}
+	if r.Status == to || to == Waiting && r.Status == Running {
+		return nil
+	}
+	return fmt.Errorf("%w: run %d is %s, so it cannot become %s", events.ErrInvalid, run, r.Status, to)
+}

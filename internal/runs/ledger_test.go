@@ -1,0 +1,207 @@
+package runs_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const job = "replay"
+
+type testBundle struct{ operator, processor *pgxpool.Pool }
+
+func setup(t *testing.T) *testBundle {
+	t.Helper()
+	db := testkit.Database(t)
+	return &testBundle{db.Role(t, "operator"), db.Role(t, "processor")}
+}
+
+func (b *testBundle) ask(t *testing.T, reason string) int64 {
+	t.Helper()
+	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: job, Asked: map[string]string{"type": "x"}, Who: "me", Reason: reason, Expected: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+func (b *testBundle) take(t *testing.T, by string, lease time.Duration) *runs.Hold {
+	t.Helper()
+	h, err := runs.Take(t.Context(), b.processor, by, lease, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func (b *testBundle) show(t *testing.T, run int64) *runs.Run {
+	t.Helper()
+	r, err := runs.Show(t.Context(), b.operator, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A run goes from hand to hand: what one has done the next does not do again, and who has lost it cannot move it.
+func TestARunGoesFromHandToHand(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.ask(t, "because")
+	first := b.take(t, "first", 50*time.Millisecond)
+	if first == nil || first.Run.Run != run || first.Cursor != 0 || first.Abandoned || first.Status != runs.Running {
+		t.Fatalf("took %+v", first)
+	}
+	if err := first.Freeze(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Freeze(t.Context(), 200); !errors.Is(err, runs.ErrLost) {
+		t.Errorf("a second bound: %v", err)
+	}
+	first.Counts["applied"] = 3
+	if status, err := first.Advance(t.Context(), 40); err != nil || status != runs.Running {
+		t.Fatal(status, err)
+	}
+	var second *runs.Hold
+	testkit.Eventually(t, time.Minute, func() error { // the first has died
+		if second = b.take(t, "second", time.Minute); second == nil {
+			return errors.New("nothing to take")
+		}
+		return nil
+	})
+	if second.Cursor != 40 || second.Bound != 100 || !second.Abandoned || second.Counts["applied"] != 3 || second.HeldBy != "second" {
+		t.Errorf("took %+v", second)
+	}
+	if _, err := first.Advance(t.Context(), 90); !errors.Is(err, runs.ErrLost) {
+		t.Errorf("the first still advances: %v", err)
+	}
+	if err := first.End(t.Context(), runs.Done, ""); err != nil || b.show(t, run).Status != runs.Running {
+		t.Errorf("the first ends it: %v", err)
+	}
+	if b.take(t, "third", time.Minute) != nil {
+		t.Error("taken by two")
+	}
+	if err := second.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	third := b.take(t, "third", time.Minute)
+	if third == nil || third.Abandoned || third.Cursor != 40 {
+		t.Fatalf("took %+v", third)
+	}
+	third.Counts["applied"]++
+	if _, err := third.Advance(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := third.End(t.Context(), runs.Done, ""); err != nil {
+		t.Fatal(err)
+	}
+	got := b.show(t, run)
+	want := &runs.Run{Run: run, Job: job, Asked: []byte(`{"type": "x"}`), Who: "me", Reason: "because", Status: runs.Done, Bound: 100, Cursor: 100, Expected: 7,
+		Counts: map[string]int64{"applied": 4}, MadeAt: got.MadeAt, StartedAt: got.StartedAt, EndedAt: got.EndedAt, UpdatedAt: got.UpdatedAt}
+	if diff := cmp.Diff(want, got); diff != "" || got.StartedAt.Before(got.MadeAt.Time) || got.EndedAt.Before(got.StartedAt.Time) {
+		t.Errorf("%s\n%+v", diff, got)
+	}
+	if b.take(t, "fourth", time.Minute) != nil {
+		t.Error("what is done is taken again")
+	}
+}
+
+// What a person wants of a run is seen at its next checkpoint, and what has ended stays so.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.ask(t, "")
+	change := func(to runs.Status, invalid bool) {
+		t.Helper()
+		if err := runs.Change(t.Context(), b.operator, run, to); errors.Is(err, events.ErrInvalid) != invalid || err != nil && !invalid {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+	change(runs.Waiting, false) // it does
+	change(runs.Paused, false)
+	if b.take(t, "p", time.Minute) != nil {
+		t.Error("a paused run is taken")
+	}
+	change(runs.Waiting, false)
+	h := b.take(t, "p", time.Minute)
+	change(runs.Paused, false)
+	change(runs.Paused, false)
+	if status, err := h.Advance(t.Context(), 5); err != nil || status != runs.Paused {
+		t.Errorf("%s, %v", status, err)
+	}
+	if err := h.End(t.Context(), runs.Done, ""); err != nil || b.show(t, run).Status != runs.Paused {
+		t.Errorf("what is paused is done: %v", err)
+	}
+	change(runs.Waiting, false)
+	if h = b.take(t, "p", time.Minute); h == nil || h.Cursor != 5 {
+		t.Fatalf("took %+v", h)
+	}
+	change(runs.Cancelled, false)
+	if status, err := h.Advance(t.Context(), 6); err != nil || status != runs.Cancelled {
+		t.Errorf("%s, %v", status, err)
+	}
+	change(runs.Waiting, true)
+	change(runs.Paused, true)
+	change(runs.Cancelled, false)
+	if err := runs.Change(t.Context(), b.operator, run+1, runs.Paused); !errors.Is(err, events.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// However many ask at once, each run is one's.
+func TestEachRunIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n = 20
+	for i := range n {
+		b.ask(t, fmt.Sprint(i))
+	}
+	var mu sync.Mutex
+	taken := map[int64]int{}
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for misses := 0; misses < 20; {
+				h, err := runs.Take(t.Context(), b.processor, fmt.Sprint(w), time.Minute, job)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if h == nil {
+					misses++
+					continue
+				}
+				mu.Lock()
+				taken[h.Run.Run]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for run, times := range taken {
+		if times != 1 {
+			t.Errorf("run %d is taken %d times", run, times)
+		}
+	}
+	if len(taken) != n {
+		t.Errorf("%d of %d runs are taken", len(taken), n)
+	}
+	page, err := runs.List(t.Context(), b.operator, runs.Filter{Status: runs.Running}, "", 15)
+	if err != nil || len(page.Items) != 15 || page.Items[0].Run < page.Items[14].Run {
+		t.Fatalf("%d runs, %v", len(page.Items), err)
+	}
+	if page, err = runs.List(t.Context(), b.operator, runs.Filter{Job: job}, page.Next, 15); err != nil || len(page.Items) != 5 || page.Next != "" {
+		t.Errorf("%d runs on the second page, %v", len(page.Items), err)
+	}
+}
