@@ -16,27 +16,32 @@ import (
 // Filter chooses events; what is zero chooses all.
 type Filter struct {
 	// Source is a source's number.
-	Source int32
+	Source int32 `json:"source,omitzero"`
 	// Account is the tenant; a pointer to "" chooses events without one.
-	Account *string
+	Account *string `json:"account,omitzero"`
 	// Type is the event type; * stands for any text: "invoice.*".
-	Type string
+	Type string `json:"type,omitzero"`
 	// ObjectType and ObjectID are what the event was identified with at the door.
-	ObjectType, ObjectID string
+	ObjectType string `json:"object_type,omitzero"`
+	ObjectID   string `json:"object_id,omitzero"`
 	// Objects are hashes of object keys (versioning.ObjectKey); the events that were applied to any of them are found
 	// through their outcomes, so an event without an outcome yet is not among them. Nil: not asked; empty: none.
-	Objects []int64
+	Objects []int64 `json:"objects,omitzero"`
+	// IDs are our ids of events; nil: not asked.
+	IDs []int64 `json:"ids,omitzero"`
 	// Key is the provider's id of the event.
-	Key string
+	Key string `json:"key,omitzero"`
 	// Since (inclusive) and Until (exclusive) bound the time that the event's id carries, which is the receipt's received_at.
-	Since, Until time.Time
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
 	// OccurredSince (inclusive) and OccurredUntil (exclusive) bound the provider's time of the event.
-	OccurredSince, OccurredUntil time.Time
+	OccurredSince time.Time `json:"occurred_since,omitzero"`
+	OccurredUntil time.Time `json:"occurred_until,omitzero"`
 	// Status is that of the live outcome, or "pending" for events that have none yet.
-	Status string
-	Origin string
+	Status string `json:"status,omitzero"`
+	Origin string `json:"origin,omitzero"`
 	// After leaves out this id and all below it; a follower's place.
-	After int64
+	After int64 `json:"after,omitzero"`
 }
 
 // Item is an event as a list shows it.
@@ -80,11 +85,7 @@ LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o
 WHERE `
 
 // itemFilter: $1 and $2 are the ids or their range.
-const itemFilter = `
-  AND ($3::int IS NULL OR e.source = $3) AND ($4::text IS NULL OR e.account = $4) AND ($5::text IS NULL OR e.event_type LIKE $5)
-  AND ($6::text IS NULL OR e.object_type = $6) AND ($7::text IS NULL OR e.object_id = $7) AND ($8::text IS NULL OR e.event_id = $8)
-  AND ($9::timestamptz IS NULL OR e.occurred_at >= $9) AND ($10::timestamptz IS NULL OR e.occurred_at < $10)
-  AND ($11::text IS NULL OR coalesce(o.status, 'pending') = $11) AND ($12::text IS NULL OR e.origin = $12)
+const itemFilter = conditions + `
 ORDER BY e.id DESC LIMIT $13`
 
 const (
@@ -94,7 +95,9 @@ const (
 
 func listStatements() []string {
 	return []string{logWindowSQL, objectWindowSQL, deadWindowSQL, listRangeSQL, listIDsSQL, eventSQL, restSQL, bySourceKeySQL, outcomesOfSQL,
-		conflictWindowSQL, conflictsSQL, oneConflictSQL, conflictRestSQL, conflictsOfSQL}
+		conflictWindowSQL, conflictsSQL, oneConflictSQL, conflictRestSQL, conflictsOfSQL,
+		windowUpSQL, objectsUpSQL, deadUpSQL, matchRangeSQL, matchIDsSQL, countRangeSQL,
+		countIDsSQL, endsSQL, rangeSQL, likelyObjectsSQL}
 }
 
 // List returns a page of events, the newest first. Errors: ErrInvalid.
@@ -171,8 +174,7 @@ func queryIDs(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) 
 }
 
 func (f *Filter) items(ctx context.Context, pool *pgxpool.Pool, sql string, first, second any, limit int) ([]Item, error) {
-	rows, err := pool.Query(ctx, sql, first, second, Optional(f.Source), f.Account, like(f.Type), Optional(f.ObjectType), Optional(f.ObjectID),
-		Optional(f.Key), Optional(f.OccurredSince), Optional(f.OccurredUntil), Optional(f.Status), Optional(f.Origin), limit)
+	rows, err := pool.Query(ctx, sql, append(append([]any{first, second}, f.conditions()...), limit)...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +50,13 @@ func (b *testBundle) outcome(t *testing.T, day time.Time, n int, run, object int
 }
 
 var listDay = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+func idsOf(items []events.Item) (ids []int64) {
+	for _, it := range items {
+		ids = append(ids, it.ID)
+	}
+	return ids
+}
 
 func keysOf(items []events.Item) string {
 	var keys []string
@@ -105,6 +114,15 @@ func TestListFilters(t *testing.T) {
 			}
 			if got := keysOf(page.Items); got != tc.want || page.Next != "" {
 				t.Errorf("got %q, next %q, want %q", got, page.Next, tc.want)
+			}
+			ids, _ := walk(t, operator, &tc.f, math.MaxInt64)
+			slices.Reverse(ids)
+			if diff := cmp.Diff(idsOf(page.Items), ids); diff != "" {
+				t.Errorf("walked upwards: %s", diff)
+			}
+			counted, err := events.Count(t.Context(), operator, &tc.f)
+			if err != nil || counted.Events != int64(len(ids)) {
+				t.Errorf("counted %+v, %v, want %d", counted, err, len(ids))
 			}
 		})
 	}

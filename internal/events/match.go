@@ -1,0 +1,102 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// The ways to walk the log forwards, a window of rows at a time: by id, by the objects that events were applied to, and by what became
+// of them.
+const (
+	windowUpSQL = `SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id OFFSET $3 LIMIT 1`
+
+	objectsUpSQL = `SELECT DISTINCT event_id FROM outcomes WHERE object = ANY($4::bigint[]) AND object <> 0
+  AND event_id > $1 AND event_id <= $2 ORDER BY event_id LIMIT $3`
+
+	deadUpSQL = `SELECT event_id FROM outcomes WHERE status = 'dead' AND run = 0 AND event_id > $1 AND event_id <= $2 ORDER BY event_id LIMIT $3`
+)
+
+const matchColumns = `
+SELECT e.id FROM events e
+LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE $11::text IS NOT NULL AND o.event_id = e.id AND o.run = 0 LIMIT 1) o ON true
+WHERE `
+
+// conditions: $1 and $2 are the ids or their range, the rest is Filter.conditions.
+const conditions = `
+  AND ($3::int IS NULL OR e.source = $3) AND ($4::text IS NULL OR e.account = $4) AND ($5::text IS NULL OR e.event_type LIKE $5)
+  AND ($6::text IS NULL OR e.object_type = $6) AND ($7::text IS NULL OR e.object_id = $7) AND ($8::text IS NULL OR e.event_id = $8)
+  AND ($9::timestamptz IS NULL OR e.occurred_at >= $9) AND ($10::timestamptz IS NULL OR e.occurred_at < $10)
+  AND ($11::text IS NULL OR coalesce(o.status, 'pending') = $11) AND ($12::text IS NULL OR e.origin = $12)`
+
+const (
+	matchRangeSQL = matchColumns + `e.id > $1 AND e.id <= $2` + conditions + ` ORDER BY e.id`
+	matchIDsSQL   = matchColumns + `e.id = ANY($1::bigint[]) AND e.id <= $2` + conditions + ` ORDER BY e.id`
+)
+
+// Match walks the log upwards: it looks at what follows after, some thousand events at a time and none above the bound, and returns the ids that
+// the filter chooses, ascending, and how far it has looked. end is the bound when there is nothing more. With a bound from FreezeBound
+// nothing is ever skipped. Since, Until and After of the filter count; its Status is that of the outcome as it is now.
+func Match(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64) (ids []int64, end int64, err error) {
+	below, from := f.bounds()
+	after, last := max(after, from-1), min(bound, below-1)
+	if after >= last {
+		return nil, bound, nil
+	}
+	ids, end, err = f.match(ctx, pool, after, last)
+	if err != nil {
+		return nil, after, fmt.Errorf("walk the log after %d: %w", after, err)
+	}
+	if end == last {
+		end = bound
+	}
+	return ids, end, nil
+}
+
+func (f *Filter) match(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error) {
+	switch {
+	case f.IDs != nil:
+		return f.matches(ctx, pool, matchIDsSQL, f.IDs, bound, bound, after)
+	case f.Objects != nil:
+		ids, err = queryIDs(ctx, pool, objectsUpSQL, after, bound, scanRows, f.Objects)
+	case f.Status == "dead":
+		ids, err = queryIDs(ctx, pool, deadUpSQL, after, bound, scanRows)
+	default:
+		err = pool.QueryRow(ctx, windowUpSQL, after, bound, scanRows-1).Scan(&end)
+		if errors.Is(err, pgx.ErrNoRows) {
+			end, err = bound, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		return f.matches(ctx, pool, matchRangeSQL, after, end, end, after)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if end = bound; len(ids) == scanRows {
+		end = ids[len(ids)-1]
+	}
+	return f.matches(ctx, pool, matchIDsSQL, ids, end, end, after)
+}
+
+// conditions are the parameters of what a row must be, from the third on.
+func (f *Filter) conditions() []any {
+	return []any{Optional(f.Source), f.Account, like(f.Type), Optional(f.ObjectType), Optional(f.ObjectID), Optional(f.Key),
+		Optional(f.OccurredSince), Optional(f.OccurredUntil), Optional(f.Status), Optional(f.Origin)}
+}
+
+// matches are the ids above after that the filter chooses.
+func (f *Filter) matches(ctx context.Context, pool *pgxpool.Pool, sql string, first any, last, end, after int64) ([]int64, int64, error) {
+	ids, err := queryIDs(ctx, pool, sql, append([]any{first, last}, f.conditions()...)...)
+	if err != nil {
+		return nil, 0, err
+	}
+	for len(ids) > 0 && ids[0] <= after { // asked for by id, and done before
+		ids = ids[1:]
+	}
+	return ids, end, nil
+}
