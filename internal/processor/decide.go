@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -122,8 +123,8 @@ func checkKey(k versioning.Key) error {
 	return nil
 }
 
-// fold applies the open items to their objects one after the other and returns the objects that must be written. It is pure:
-// any order of items ends in the same objects.
+// fold applies the open items to their objects one after the other and returns the objects that must be written, which are those that
+// changed, or were made by an older rule. It is pure: any order of items ends in the same objects.
 func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
@@ -132,12 +133,19 @@ func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioni
 			continue
 		}
 		o := objs[it.key]
-		lookAfter := o.LookAfter
-		d := versioning.Apply(&o.Row, it.input)
-		if it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale && d.Status != versioning.Dead {
-			o.LastEvent = it.ev.ID
+		before, last := o.Row, o.LastEvent
+		if it.input.Version == o.Version {
+			before.Set = slices.Clone(o.Set) // a set of this version grows in place
 		}
-		if (d.Status != versioning.Stale && d.Status != versioning.Dead || o.LookAfter != lookAfter) && !seen[it.key] {
+		d := versioning.Apply(&o.Row, it.input)
+		carries := it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale && d.Status != versioning.Dead
+		if carries {
+			if o.Version != before.Version {
+				o.LastEvent = 0
+			}
+			o.LastEvent = max(o.LastEvent, it.ev.ID) // of several events of the version the last, in whatever order they come
+		}
+		if !seen[it.key] && (o.LastEvent != last || carries && o.Outdated() || !o.Same(&before)) {
 			seen[it.key] = true
 			dirty = append(dirty, o)
 		}

@@ -55,5 +55,5 @@ func maintain(ctx context.Context, pool *pgxpool.Pool, keep time.Duration) error
 // Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
 func Statements() []string {
 	return append(listStatements(), lockSQL, outcomesSQL, recordSQL, giveBackSQL, probeSQL, keepChangesSQL, sentSQL, unsentSQL, nowSQL, currentSQL, lastSentSQL,
-		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL)
+		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL, statusesSQL)
 }

@@ -52,13 +52,18 @@ func (l *lanes) stopPulling() {
 }
 
 func (l *lanes) of(e *stream.Event) chan stream.Message {
+	return l.chans[laneOf(l.seed, e, len(l.chans))]
+}
+
+// laneOf is one of n lanes, always the same for an object.
+func laneOf(seed maphash.Seed, e *stream.Event, n int) uint64 {
 	var h maphash.Hash
-	h.SetSeed(l.seed)
+	h.SetSeed(seed)
 	for _, part := range [...]string{e.Source, e.Account, e.ObjectType, e.ObjectID} {
 		_, _ = h.WriteString(part) // never fails
 		_ = h.WriteByte(0)
 	}
-	return l.chans[h.Sum64()%uint64(len(l.chans))]
+	return h.Sum64() % uint64(n)
 }
 
 func (p *Processor) consume(ctx context.Context) error {
@@ -181,22 +186,23 @@ const (
 	claimBytes = 4 << 20
 )
 
+func weigh(e *stream.Event) int {
+	if e.BodyInLog {
+		return claimBytes
+	}
+	return len(e.Body)
+}
+
 // gather takes what already waits behind the first message, within the bounds of a batch.
 func (p *Processor) gather(first stream.Message, ch <-chan stream.Message) []stream.Message {
-	weigh := func(m *stream.Message) int {
-		if m.BodyInLog {
-			return claimBytes
-		}
-		return len(m.Body)
-	}
-	msgs, bytes := []stream.Message{first}, weigh(&first)
+	msgs, bytes := []stream.Message{first}, weigh(&first.Event)
 	for len(msgs) < p.Settings.Batch && bytes < laneBytes {
 		select {
 		case m, ok := <-ch:
 			if !ok {
 				return msgs
 			}
-			msgs, bytes = append(msgs, m), bytes+weigh(&m)
+			msgs, bytes = append(msgs, m), bytes+weigh(&m.Event)
 		default:
 			return msgs
 		}

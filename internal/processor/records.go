@@ -1,0 +1,99 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// smallBody is how large a body may be, in bytes, to be read with many others; a larger one is read with its batch.
+const smallBody = 16 << 10
+
+// ApplyStored applies events of the log under a run, as Apply does those of the stream, on as many lanes, and returns how many of them have
+// which outcome in this run now. alone tries each by itself, its attempt committed before: the one among them that ended the process before
+// runs out of attempts. What is no longer in the log is left out. An error is trouble of our own, and applying again is safe.
+func (p *Processor) ApplyStored(ctx context.Context, run int64, ids []int64, alone bool) (map[versioning.Status]int64, error) {
+	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if err := p.nameSources(ctx, recs); err != nil {
+		return nil, err
+	}
+	g, work := errgroup.WithContext(ctx)
+	for _, lane := range p.spread(recs) {
+		g.Go(func() error { return p.applyLane(work, run, lane, alone) })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	return p.statuses(ctx, run, ids)
+}
+
+// nameSources looks for the names of sources that this process does not know yet.
+func (p *Processor) nameSources(ctx context.Context, recs []events.Record) error {
+	for i := range recs {
+		if p.sources.name(recs[i].Source) == "" {
+			return unavailable(p.sources.refresh(ctx, p.Pool))
+		}
+	}
+	return nil
+}
+
+// spread puts events on lanes by object, so that two lanes never wait for one object; a lane's are in the order of their ids.
+func (p *Processor) spread(recs []events.Record) [][]stream.Event {
+	lanes, seed := make([][]stream.Event, p.Settings.Lanes), maphash.MakeSeed()
+	for i := range recs {
+		e := p.sourceEvent(&recs[i])
+		n := laneOf(seed, &e, len(lanes))
+		lanes[n] = append(lanes[n], e)
+	}
+	return lanes
+}
+
+func (p *Processor) applyLane(ctx context.Context, run int64, evs []stream.Event, alone bool) error {
+	for len(evs) > 0 {
+		n, bytes := 0, 0
+		for n < len(evs) && n < p.Settings.Batch && bytes < laneBytes {
+			bytes += weigh(&evs[n])
+			n++
+		}
+		if alone {
+			n = 1
+		}
+		var err error
+		if alone {
+			err = p.ApplyAlone(ctx, run, evs[0])
+		} else {
+			err = p.Apply(ctx, run, evs[:n])
+		}
+		if err != nil {
+			return err
+		}
+		evs = evs[n:]
+	}
+	return nil
+}
+
+const statusesSQL = `SELECT status, count(*) FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[]) GROUP BY status`
+
+func (p *Processor) statuses(ctx context.Context, run int64, ids []int64) (map[versioning.Status]int64, error) {
+	counts := map[versioning.Status]int64{}
+	rows, err := p.Pool.Query(ctx, statusesSQL, run, ids)
+	if err != nil {
+		return nil, unavailable(fmt.Errorf("count outcomes of run %d: %w", run, err))
+	}
+	var status versioning.Status
+	var n int64
+	if _, err := pgx.ForEachRow(rows, []any{&status, &n}, func() error { counts[status] = n; return nil }); err != nil {
+		return nil, unavailable(fmt.Errorf("count outcomes of run %d: %w", run, err))
+	}
+	return counts, nil
+}

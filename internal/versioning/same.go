@@ -1,0 +1,26 @@
+package versioning
+
+// Same says whether two rows are the same in everything that is stored. The JSON of a state is not compared: its exact hash stands for it.
+func (row *Row) Same(other *Row) bool {
+	if row.Version != other.Version || row.Overflow != other.Overflow || row.Ambiguous != other.Ambiguous || row.Lo != other.Lo || row.Hi != other.Hi ||
+		row.LookAfter != other.LookAfter || !row.State.same(&other.State) || len(row.Set) != len(other.Set) {
+		return false
+	}
+	for i := range row.Set {
+		if !row.Set[i].same(&other.Set[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *State) same(other *State) bool {
+	return s.Exact == other.Exact && s.Hash == other.Hash && s.Deleted == other.Deleted && s.Repaired == other.Repaired
+}
+
+func (m *Member) same(other *Member) bool {
+	if (m.Before == nil) != (other.Before == nil) || m.Before != nil && *m.Before != *other.Before {
+		return false
+	}
+	return m.Lo == other.Lo && m.Hi == other.Hi && m.Look == other.Look && m.State.same(&other.State)
+}
