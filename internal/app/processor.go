@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/replay"
 )
 
 // addProcessor wires the applying side and the maintenance of the tables.
@@ -46,6 +47,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
+	a.loop("runs", replay.New(replay.Options{Pool: pool, Processor: p, ID: processID(), Settings: t.Replay, Logger: a.Logger}).Run)
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
