@@ -71,6 +71,7 @@ func New(o Options) http.Handler {
 		}
 		return ingest.ShowRejection(ctx, o.Pool, id)
 	}))
+	h.runRoutes(api)
 	return e
 }
 

@@ -69,18 +69,24 @@ var (
 // Events lists events by EventParams. Errors: events.ErrInvalid.
 func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Item], error) {
 	q := newQuery(ctx, pool, values, EventParams)
-	f := events.Filter{Source: q.source(), Account: q.given("account"), Type: q.text("type"), ObjectType: q.text("object_type"), ObjectID: q.text("object_id"),
-		Key: q.text("key"), Since: q.time("since"), Until: q.time("until"), OccurredSince: q.time("occurred_since"), OccurredUntil: q.time("occurred_until"),
-		Status: q.oneOf("status", append([]string{"pending"}, statuses...)...),
-		Origin: q.oneOf("origin", events.OriginWebhook, events.OriginReconcile, events.OriginHint, events.OriginImport)}
+	f := q.events()
 	limit := q.limit()
-	if f.Objects = q.objects(f.Source, f.Account, f.ObjectType, f.ObjectID); f.Objects != nil {
-		f.ObjectType, f.ObjectID, f.Account = "", "", nil // the hashes say it; what was read at the door may differ
-	}
 	if q.err != nil {
 		return events.Page[events.Item]{}, q.err
 	}
 	return events.List(ctx, pool, f, q.text("cursor"), limit)
+}
+
+// events is the filter of EventParams.
+func (q *query) events() events.Filter {
+	f := events.Filter{Source: q.source(), Account: q.given("account"), Type: q.text("type"), ObjectType: q.text("object_type"), ObjectID: q.text("object_id"),
+		Key: q.text("key"), Since: q.time("since"), Until: q.time("until"), OccurredSince: q.time("occurred_since"), OccurredUntil: q.time("occurred_until"),
+		Status: q.oneOf("status", append([]string{"pending"}, statuses...)...),
+		Origin: q.oneOf("origin", events.OriginWebhook, events.OriginReconcile, events.OriginHint, events.OriginImport)}
+	if f.Objects = q.objects(f.Source, f.Account, f.ObjectType, f.ObjectID); f.Objects != nil {
+		f.ObjectType, f.ObjectID, f.Account = "", "", nil // the hashes say it; what was read at the door may differ
+	}
+	return f
 }
 
 // objects are the hashes of the objects of a type and id, in the given source and account or in all; nil where either is not given.

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// replaying are the flags of `postern replay`.
+type replaying struct {
+	yes, exact, noWait, preview bool
+}
+
+func newReplayCommand(c *cli) *cobra.Command {
+	var r replaying
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "Apply stored events again",
+		Long: `Apply stored events again: those that the flags choose, all if there are none. It shows first how much that is and asks.
+
+A running processor carries it out, beside the live events, straight from the log; it goes on where it was if that process ends. What is
+stored already wins as it always does, so a replay mends what is missing or was decided by an older rule and leaves the rest alone. Each
+event gets an outcome of its own under the run's number; the live one stays. Ctrl-C here only ends the watching; postern runs
+pause, resume and cancel steer the run.`,
+		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'after the fix of the invoice rule'
+  postern replay --object-type order --object 820982911946154508
+  postern replay --status dead --rate 50 --yes`,
+		Args: wantArgs(),
+	}
+	filterFlags(cmd, admin.ReplayParams)
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&r.exact, "exact", false, "count instead of estimating")
+	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much it is and end")
+	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+			return r.run(cmd, c, pool, filterValues(cmd, admin.ReplayParams))
+		})
+	}
+	return cmd
+}
+
+func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
+	ctx := cmd.Context()
+	order, err := admin.PlanReplay(ctx, pool, values)
+	if err != nil {
+		return err
+	}
+	p, err := admin.PreviewReplay(ctx, pool, order, r.exact)
+	if err != nil {
+		return err
+	}
+	out := cmd.OutOrStdout()
+	switch {
+	case c.output != "json":
+		fmt.Fprintln(out, previewed(p))
+	case r.preview:
+		return printJSON(out, p)
+	}
+	if r.preview || p.Exact && p.Events == 0 {
+		return nil
+	}
+	if ok, err := r.confirm(cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil || !ok {
+		return err
+	}
+	run, err := admin.Replay(ctx, pool, order, operator(), values.Get("reason"), p.Events)
+	if err != nil {
+		return err
+	}
+	if r.noWait {
+		found, err := runs.Show(ctx, pool, run)
+		if err != nil {
+			return err
+		}
+		return printRun(out, c, found)
+	}
+	return watchRun(ctx, out, c, pool, run)
+}
+
+// previewed is a preview in words.
+func previewed(p events.Preview) string {
+	if p.Events == 0 && p.From.IsZero() {
+		return "No events are chosen."
+	}
+	about, within := "about ", "looking through"
+	if p.Exact {
+		about, within = "", "stored"
+	}
+	return fmt.Sprintf("%s%s of %s%s, %s %s to %s", about, counted(int(p.Events), "event"), about, counted(int(p.Objects), "object"), within, p.From, p.To)
+}
+
+// confirm asks a person. Where nobody can be asked, --yes must say it.
+func (r *replaying) confirm(in io.Reader, out io.Writer) (bool, error) {
+	if r.yes {
+		return true, nil
+	}
+	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		return false, usagef("nobody can be asked here: give --yes, or --preview to see no more than this")
+	}
+	fmt.Fprint(out, "Replay them? [y/N] ")
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil {
+		return false, err
+	}
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes", nil
+}
+
+// operator is who gives the command, as far as the system knows.
+func operator() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}

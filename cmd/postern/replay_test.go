@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+func TestReplayIsAskedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 3 {
+		b.append(t, "stripe", fmt.Sprint("evt_", i), "{}")
+	}
+	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ", "nobody can be asked here: give --yes")
+	b.run(t, "replay", "--preview", "--exact", "-o", "json").want(t, 0, `"events": 3,`, "")
+	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
+	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are chosen.", "")
+	b.run(t, "runs", "show", "1").want(t, 3, "", "run 1: not found")
+	b.run(t, "replay", "--source", "stripe", "--exact", "--yes", "--no-wait", "--reason", "mended the rule").want(t, 0, "3 events of 1 object, stored ", "")
+	b.run(t, "runs", "list").want(t, 0, "mended the rule", "")
+	b.run(t, "runs", "show", "1").want(t, 0, "0 processed", "")
+	b.run(t, "runs", "pause", "1").want(t, 0, "paused", "")
+	b.run(t, "runs", "watch", "1").want(t, 0, "run 1 paused: 0 of about 3 events", "")
+	b.run(t, "runs", "cancel", "1").want(t, 0, "cancelled", "")
+	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is cancelled, so it cannot become waiting")
+	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is no id`)
+}
+
+// Whoever watches sees how it goes on and what came of it; a failure is one of the command too.
+func TestWatching(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "evt_1", "{}")
+	for _, c := range []struct {
+		end    runs.Status
+		detail string
+		status int
+		errs   string
+	}{{runs.Done, "", 0, ""}, {runs.Failed, "the order cannot be read", 1, "failed: the order cannot be read"}} {
+		watched := make(chan result, 1)
+		go func() { watched <- b.run(t, "replay", "--yes") }()
+		var h *runs.Hold
+		testkit.Eventually(t, time.Minute, func() (err error) {
+			if h, err = runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); err == nil && h == nil {
+				err = errors.New("nothing asked for")
+			}
+			return err
+		})
+		h.Counts["applied"], h.Counts[replay.Processed] = 1, 1
+		if _, err := h.Advance(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.End(t.Context(), c.end, c.detail); err != nil {
+			t.Fatal(err)
+		}
+		r := <-watched
+		if r.status != c.status || !strings.Contains(r.out, "1 processed, 1 applied") || !strings.Contains(r.errs, c.errs) {
+			t.Errorf("status %d\n%s\n%s", r.status, r.out, r.errs)
+		}
+	}
+}
+
+// The line of a watcher has the rate and the time that is left.
+func TestWatcherTellsWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	w := &watcher{out: &out}
+	now := time.Unix(1_790_000_000, 0)
+	r := &runs.Run{Run: 3, Status: runs.Running, Expected: 1000, Counts: map[string]int64{replay.Processed: 100}}
+	w.tell(r, now)
+	r.Counts[replay.Processed] = 300
+	w.tell(r, now.Add(time.Second)) // told too lately
+	w.tell(r, now.Add(20*time.Second))
+	const want = "run 3 running: 100 of about 1000 events\nrun 3 running: 300 of about 1000 events, 10/s, about 1m10s left\n"
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// Ctrl-C ends the watching and not the run.
+func TestInterruptedWatching(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "evt_1", "{}")
+	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "waiting", "")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if r := execute(ctx, "", "--dir", b.dir, "runs", "watch", "1"); r.status != 1 {
+		t.Errorf("%+v", r)
+	}
+	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
+}

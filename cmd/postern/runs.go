@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+func newRunsCommand(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "runs", Short: "Jobs over the log: who had what done, and what came of it", RunE: group, Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(lister[runs.Run]{
+		what:    "runs, the newest first",
+		example: "  postern runs list --status running",
+		params:  admin.RunParams,
+		query:   admin.Runs,
+		columns: []column[runs.Run]{
+			{"RUN", func(r runs.Run) string { return strconv.FormatInt(r.Run, 10) }},
+			{"JOB", func(r runs.Run) string { return r.Job }},
+			{"STATUS", func(r runs.Run) string { return string(r.Status) }},
+			{"EVENTS", func(r runs.Run) string { return strconv.FormatInt(r.Counts[replay.Processed], 10) }},
+			{"MADE", func(r runs.Run) string { return r.MadeAt.String() }},
+			{"ENDED", func(r runs.Run) string { return r.EndedAt.String() }},
+			{"WHO", func(r runs.Run) string { return r.Who }},
+			{"REASON", func(r runs.Run) string { return r.Reason }},
+		},
+		none: "No runs.",
+	}.command(c),
+		runCommand(c, "show", "Show a run: what was asked for, how far it is, what came of it", func(ctx context.Context, pool *pgxpool.Pool, run int64) (*runs.Run, error) {
+			return runs.Show(ctx, pool, run)
+		}),
+		newRunsWatchCommand(c))
+	for _, change := range []struct{ name, short string }{
+		{"pause", "Pause a run at its next checkpoint"}, {"resume", "Let a paused run go on"}, {"cancel", "End a run for good; what it has done stays"},
+	} {
+		cmd.AddCommand(runCommand(c, change.name, change.short, func(ctx context.Context, pool *pgxpool.Pool, run int64) (*runs.Run, error) {
+			return admin.ChangeRun(ctx, pool, run, change.name)
+		}))
+	}
+	return cmd
+}
+
+// runCommand is a command that does something with a run and shows it.
+func runCommand(c *cli, name, short string, do func(context.Context, *pgxpool.Pool, int64) (*runs.Run, error)) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " RUN", Short: short, Example: "  postern runs " + name + " 7", Args: wantArgs("RUN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := number(args[0])
+			if err != nil {
+				return err
+			}
+			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+				found, err := do(cmd.Context(), pool, run)
+				if err != nil {
+					return err
+				}
+				return printRun(cmd.OutOrStdout(), c, found)
+			})
+		},
+	}
+}
+
+func newRunsWatchCommand(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "watch RUN", Short: "Watch a run until it has ended or is paused; Ctrl-C ends only the watching", Example: "  postern runs watch 7", Args: wantArgs("RUN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := number(args[0])
+			if err != nil {
+				return err
+			}
+			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+				return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run)
+			})
+		},
+	}
+}
+
+func printRun(out io.Writer, c *cli, r *runs.Run) error {
+	if c.output == "json" {
+		return printJSON(out, r)
+	}
+	place := ""
+	if r.Bound > 0 {
+		place = fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
+	}
+	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked),
+		"who", r.Who, "reason", r.Reason, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
+		"carried out by", r.HeldBy, "log read up to", place, "events", counts(r))
+}
+
+// counts are what came of a run's events, in words.
+func counts(r *runs.Run) string {
+	parts := []string{fmt.Sprintf("%d processed", r.Counts[replay.Processed])}
+	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
+		if n := r.Counts[string(s)]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// How often a run that is watched is looked at, and how often a line tells of it where nobody sits at a terminal.
+const (
+	watchEvery = 500 * time.Millisecond
+	tellEvery  = 10 * time.Second
+)
+
+// watchRun tells how a run goes on until it has ended or is paused, and then what came of it.
+func watchRun(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64) error {
+	w := &watcher{out: out, quiet: c.output == "json"}
+	if f, ok := out.(*os.File); ok && !w.quiet {
+		w.terminal = term.IsTerminal(int(f.Fd()))
+	}
+	for {
+		r, err := runs.Show(ctx, pool, run)
+		if err != nil {
+			return err
+		}
+		w.tell(r, time.Now())
+		if r.Status.Final() || r.Status == runs.Paused {
+			w.end()
+			if err := printRun(out, c, r); err != nil {
+				return err
+			}
+			if r.Status == runs.Failed {
+				return fmt.Errorf("run %d failed: %s", run, r.Detail)
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			w.end()
+			return ctx.Err()
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+// watcher tells of a run in one line: on a terminal always the same, else a new one now and then.
+type watcher struct {
+	out             io.Writer
+	terminal, quiet bool
+	told            time.Time
+	status          runs.Status
+	since           time.Time
+	at              int64
+}
+
+func (w *watcher) tell(r *runs.Run, now time.Time) {
+	done := r.Counts[replay.Processed]
+	if w.since.IsZero() || r.Status != w.status {
+		w.since, w.at, w.told = now, done, time.Time{}
+	}
+	w.status = r.Status
+	if w.quiet || !w.terminal && now.Sub(w.told) < tellEvery {
+		return
+	}
+	w.told = now
+	line := fmt.Sprintf("run %d %s: %d", r.Run, r.Status, done)
+	if r.Expected > 0 {
+		line += fmt.Sprintf(" of about %d", r.Expected)
+	}
+	line += " events"
+	if r.Status == runs.Waiting {
+		line += "; a processor takes it when it has a hand free"
+	}
+	if took := now.Sub(w.since).Seconds(); took > 0 && done > w.at {
+		rate := float64(done-w.at) / took
+		line += fmt.Sprintf(", %.0f/s", rate)
+		if left := r.Expected - done; left > 0 {
+			line += ", about " + time.Duration(float64(left)/rate*float64(time.Second)).Round(time.Second).String() + " left"
+		}
+	}
+	if w.terminal {
+		fmt.Fprint(w.out, "\r"+line+"\x1b[K")
+	} else {
+		fmt.Fprintln(w.out, line)
+	}
+}
+
+// end leaves the line.
+func (w *watcher) end() {
+	if w.terminal {
+		fmt.Fprintln(w.out)
+	}
+}

@@ -1,0 +1,101 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// ReplayParams choose what to replay and how.
+var ReplayParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool { return p == limitParam || p == cursorParam }),
+	Param{"ids", "our ids of events, separated by commas"},
+	Param{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
+	Param{"reason", "why; kept in the ledger of runs"})
+
+// RunParams choose runs.
+var RunParams = []Param{{"job", "replay"}, {"status", "waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
+
+// PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
+func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
+	q := newQuery(ctx, pool, values, ReplayParams)
+	o := &replay.Order{Filter: q.events(), Words: map[string]string{}}
+	for name := range maps.Keys(values) {
+		if name != "rate" && name != "reason" {
+			o.Words[name] = values.Get(name)
+		}
+	}
+	if q.values.Has("ids") {
+		o.Filter.IDs = q.ids("ids")
+	}
+	if text := q.text("rate"); text != "" {
+		var err error
+		if o.Rate, err = strconv.ParseFloat(text, 64); err != nil || !(o.Rate > 0) || o.Rate > 1e6 {
+			q.fail("rate %q: events per second, more than 0", text)
+		}
+	}
+	return o, q.err
+}
+
+// ids are never nil: an empty list chooses nothing.
+func (q *query) ids(name string) []int64 {
+	ids := []int64{}
+	for _, text := range strings.FieldsFunc(q.text(name), func(r rune) bool { return r == ',' || r == ' ' }) {
+		id, ok := events.ParseID(text)
+		if !ok {
+			q.fail("%s: %q is none of our ids", name, text)
+		}
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// PreviewReplay says how much would be replayed: estimated, or counted if exact.
+func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exact bool) (events.Preview, error) {
+	if exact {
+		return events.Count(ctx, pool, &o.Filter)
+	}
+	return events.Estimate(ctx, pool, &o.Filter)
+}
+
+// Replay enters a replay into the ledger; a running processor carries it out. It returns the run's number.
+func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who, reason string, expected int64) (run int64, err error) {
+	return runs.Ask(ctx, pool, runs.Order{Job: replay.Job, Asked: o, Who: who, Reason: reason, Expected: expected})
+}
+
+// Runs lists runs by RunParams. Errors: events.ErrInvalid.
+func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Run], error) {
+	q := newQuery(ctx, pool, values, RunParams)
+	f := runs.Filter{Job: q.oneOf("job", replay.Job), Status: runs.Status(q.oneOf("status", string(runs.Waiting), string(runs.Running), string(runs.Paused),
+		string(runs.Done), string(runs.Failed), string(runs.Cancelled)))}
+	limit := q.limit()
+	if q.err != nil {
+		return events.Page[runs.Run]{}, q.err
+	}
+	return runs.List(ctx, pool, f, q.text("cursor"), limit)
+}
+
+// changes are what a person may do to a run, by the word for it.
+var changes = map[string]runs.Status{"pause": runs.Paused, "resume": runs.Waiting, "cancel": runs.Cancelled}
+
+// ChangeRun pauses, resumes or cancels a run and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
+func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, change string) (*runs.Run, error) {
+	to, ok := changes[change]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q is nothing that can be done to a run", events.ErrInvalid, change)
+	}
+	if err := runs.Change(ctx, pool, run, to); err != nil {
+		return nil, err
+	}
+	return runs.Show(ctx, pool, run)
+}

@@ -1,0 +1,108 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// maxAsked bounds the body of a request, in bytes.
+const maxAsked = 1 << 20
+
+// runRoutes serves the ledger of runs, and takes orders.
+func (h *handler) runRoutes(api *echo.Group) {
+	api.GET("/runs", list(h, Runs))
+	api.GET("/runs/:run", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+		run, err := runNumber(c)
+		if err != nil {
+			return nil, err
+		}
+		return runs.Show(ctx, h.Pool, run)
+	}))
+	for change := range changes {
+		api.POST("/runs/:run/"+change, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+			run, err := runNumber(c)
+			if err != nil {
+				return nil, err
+			}
+			return ChangeRun(ctx, h.Pool, run, change)
+		}), fromOurselves)
+	}
+	api.POST("/replays", h.show(h.replay), fromOurselves)
+}
+
+func runNumber(c echo.Context) (int64, error) {
+	run, err := strconv.ParseInt(c.Param("run"), 10, 64)
+	if err != nil {
+		return 0, echo.ErrNotFound
+	}
+	return run, nil
+}
+
+// fromOurselves refuses what a foreign page could make a browser send without asking: it can post forms and text, but no JSON.
+func fromOurselves(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if kind, _, err := mime.ParseMediaType(c.Request().Header.Get("Content-Type")); err != nil || kind != "application/json" {
+			return echo.NewHTTPError(http.StatusUnsupportedMediaType, "send Content-Type: application/json, also with an empty body")
+		}
+		return next(c)
+	}
+}
+
+// replay takes {"source": "stripe", "type": "invoice.*", ..., "rate": 100, "reason": "...", "preview": true, "exact": true}: with preview
+// it only says how much that would be.
+func (h *handler) replay(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	values, err := asked(c.Request().Body)
+	if err != nil {
+		return nil, err
+	}
+	preview, exact := values.Get("preview") == "true", values.Get("exact") == "true"
+	values.Del("preview")
+	values.Del("exact")
+	order, err := PlanReplay(ctx, h.Pool, values)
+	if err != nil {
+		return nil, err
+	}
+	expected, err := PreviewReplay(ctx, h.Pool, order, exact)
+	if err != nil || preview {
+		return expected, err
+	}
+	run, err := Replay(ctx, h.Pool, order, "admin API, from "+c.Request().RemoteAddr, values.Get("reason"), expected.Events)
+	if err != nil {
+		return nil, err
+	}
+	return runs.Show(ctx, h.Pool, run)
+}
+
+// asked reads a body of names and plain values as parameters.
+func asked(body io.Reader) (url.Values, error) {
+	var fields map[string]any
+	d := json.NewDecoder(io.LimitReader(body, maxAsked))
+	d.UseNumber()
+	if err := d.Decode(&fields); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: the body is no JSON object: %w", events.ErrInvalid, err)
+	}
+	values := url.Values{}
+	for name, v := range fields {
+		switch v := v.(type) {
+		case string:
+			values.Set(name, v)
+		case json.Number, bool:
+			values.Set(name, fmt.Sprint(v))
+		default:
+			return nil, fmt.Errorf("%w: %s: want a text, a number, true or false", events.ErrInvalid, name)
+		}
+	}
+	return values, nil
+}

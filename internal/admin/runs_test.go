@@ -1,0 +1,89 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// post sends a body to the handler and reads its JSON.
+func (b *testBundle) post(t *testing.T, path, kind, text string) (status int, body map[string]any) {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8081"+path, strings.NewReader(text))
+	req.Header.Set("Content-Type", kind)
+	res := httptest.NewRecorder()
+	b.handler.ServeHTTP(res, req)
+	if err := json.Unmarshal(res.Body.Bytes(), &body); err != nil {
+		t.Fatalf("%s: %v in %s", path, err, res.Body)
+	}
+	return res.Code, body
+}
+
+// A replay is previewed, asked for, shown and steered; it waits for a processor.
+func TestReplays(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 5 {
+		b.append(t, "stripe", fmt.Sprint("k", i))
+	}
+	const kind = "application/json; charset=utf-8"
+	if status, p := b.post(t, "/api/v1/replays", kind, `{"source": "stripe", "preview": true, "exact": true}`); status != 200 || p["events"] != 5.0 || p["objects"] != 1.0 || p["exact"] != true {
+		t.Errorf("preview: %d %v", status, p)
+	}
+	status, run := b.post(t, "/api/v1/replays", kind, `{"source": "stripe", "type": "order.*", "since": "1h", "rate": 12.5, "reason": "a test"}`)
+	if status != 200 || run["run"] != 1.0 || run["status"] != "waiting" || run["reason"] != "a test" || !strings.HasPrefix(run["who"].(string), "admin API") {
+		t.Fatalf("%d %v", status, run)
+	}
+	asked, _ := run["asked"].(map[string]any)
+	if words, _ := asked["words"].(map[string]any); asked["rate"] != 12.5 || words["type"] != "order.*" || words["since"] != "1h" || len(words) != 3 {
+		t.Errorf("asked %v", asked)
+	}
+	if status, list := b.get(t, "/api/v1/runs?status=waiting"); status != 200 || len(list["items"].([]any)) != 1 {
+		t.Errorf("%d %v", status, list)
+	}
+	for _, c := range []struct {
+		change string
+		status int
+		now    string
+	}{{"pause", 200, "paused"}, {"resume", 200, "waiting"}, {"cancel", 200, "cancelled"}, {"resume", 400, ""}} {
+		status, run := b.post(t, "/api/v1/runs/1/"+c.change, kind, "")
+		if status != c.status || c.now != "" && run["status"] != c.now {
+			t.Errorf("%s: %d %v", c.change, status, run)
+		}
+	}
+	if status, run := b.get(t, "/api/v1/runs/1"); status != 200 || run["status"] != "cancelled" || run["ended_at"] == nil {
+		t.Errorf("%d %v", status, run)
+	}
+}
+
+func TestBadReplaysSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, c := range []struct {
+		path, kind, body string
+		status           int
+		says             string
+	}{
+		{"/api/v1/replays", "text/plain", `{}`, 415, "send Content-Type: application/json"},
+		{"/api/v1/runs/1/cancel", "application/x-www-form-urlencoded", ``, 415, "application/json"},
+		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "no source"},
+		{"/api/v1/replays", "application/json", `{"rate": -1}`, 400, "events per second"},
+		{"/api/v1/replays", "application/json", `{"rate": "NaN"}`, 400, "events per second"},
+		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "none of our ids"},
+		{"/api/v1/replays", "application/json", `{"ids": ["1"]}`, 400, "want a text"},
+		{"/api/v1/replays", "application/json", `{"limit": 5}`, 400, "no parameter"},
+		{"/api/v1/replays", "application/json", `[`, 400, "no JSON object"},
+		{"/api/v1/runs/7/pause", "application/json", ``, 404, "run 7"},
+		{"/api/v1/runs/x/pause", "application/json", ``, 404, ""},
+	} {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
+		}
+	}
+	if _, list := b.get(t, "/api/v1/runs"); len(list["items"].([]any)) != 0 {
+		t.Errorf("%v", list)
+	}
+}
