@@ -1,7 +1,12 @@
 -- Keeps the ledger of runs: who had a job done over the log, why, and what came of it. How far it is lies in checkpoints, and what became of each
 -- event in outcomes, under the run's number; 0 is live and has no row here.
--- Locks: a new table only.
+-- Failures of a run are not tried again by themselves, so the index of what is due, which the auditor reads every few seconds, leaves them out.
+-- Locks: ACCESS EXCLUSIVE on outcomes while its index is made again, which reads the table once: applying waits as long. It fails after 5 s of waiting for the
+-- lock and can be run again.
 -- +goose Up
+SET LOCAL lock_timeout = '5s';
+DROP INDEX outcomes_due;
+CREATE INDEX outcomes_due ON outcomes (due) WHERE status = 'failed' AND run = 0;
 CREATE TABLE runs (
   run        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   job        text NOT NULL,

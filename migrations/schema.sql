@@ -505,7 +505,7 @@ CREATE INDEX outcomes_by_object ON postern.outcomes USING btree (object, event_i
 
 CREATE INDEX outcomes_dead ON postern.outcomes USING btree (event_id) WHERE (status = 'dead'::text);
 
-CREATE INDEX outcomes_due ON postern.outcomes USING btree (due) WHERE (status = 'failed'::text);
+CREATE INDEX outcomes_due ON postern.outcomes USING btree (due) WHERE ((status = 'failed'::text) AND (run = 0));
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
 

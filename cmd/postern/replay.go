@@ -31,10 +31,10 @@ func newReplayCommand(c *cli) *cobra.Command {
 		Long: `Apply stored events again: those that the flags choose, all if there are none. It shows first how much that is and asks.
 
 A running processor carries it out, beside the live events, straight from the log; it goes on where it was if that process ends. What is
-stored already wins as it always does, so a replay mends what is missing or was decided by an older rule and leaves the rest alone. Each
-event gets an outcome of its own under the run's number; the live one stays. Ctrl-C here only ends the watching; postern runs
+stored already wins as it always does, so a replay mends what is missing and leaves the rest alone. Each event gets an outcome of its own
+under the run's number; the live one stays. What fails is counted and not tried again by itself. Ctrl-C here only ends the watching; postern runs
 pause, resume and cancel steer the run.`,
-		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'after the fix of the invoice rule'
+		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'objects were deleted by hand'
   postern replay --object-type order --object 820982911946154508
   postern replay --status dead --rate 50 --yes`,
 		Args: wantArgs(),

@@ -34,13 +34,16 @@ func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*re
 			o.Words[name] = values.Get(name)
 		}
 	}
+	if q.values.Has("ids") && o.Filter.Objects != nil {
+		q.fail("ids and an object: give the one or the other")
+	}
 	if q.values.Has("ids") {
 		o.Filter.IDs = q.ids("ids")
 	}
 	if text := q.text("rate"); text != "" {
 		var err error
-		if o.Rate, err = strconv.ParseFloat(text, 64); err != nil || !(o.Rate > 0) || o.Rate > 1e6 {
-			q.fail("rate %q: events per second, more than 0", text)
+		if o.Rate, err = strconv.ParseFloat(text, 64); err != nil || !(o.Rate >= 1) || o.Rate > 1e6 {
+			q.fail("rate %q: events per second, at least 1", text)
 		}
 	}
 	return o, q.err

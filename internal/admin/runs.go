@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,14 +63,19 @@ func fromOurselves(next echo.HandlerFunc) echo.HandlerFunc {
 
 // replay takes {"source": "stripe", "type": "invoice.*", ..., "rate": 100, "reason": "...", "preview": true, "exact": true}: with preview
 // it only says how much that would be.
-func (h *handler) replay(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) (any, error) {
+	if len(query) > 0 {
+		return nil, fmt.Errorf("%w: what to replay is said in the body, not in the address", events.ErrInvalid)
+	}
 	values, err := asked(c.Request().Body)
 	if err != nil {
 		return nil, err
 	}
-	preview, exact := values.Get("preview") == "true", values.Get("exact") == "true"
-	values.Del("preview")
-	values.Del("exact")
+	preview, err1 := flag(values, "preview")
+	exact, err2 := flag(values, "exact")
+	if err := cmp.Or(err1, err2); err != nil {
+		return nil, err
+	}
 	order, err := PlanReplay(ctx, h.Pool, values)
 	if err != nil {
 		return nil, err
@@ -85,13 +91,26 @@ func (h *handler) replay(ctx context.Context, c echo.Context, _ url.Values) (any
 	return runs.Show(ctx, h.Pool, run)
 }
 
-// asked reads a body of names and plain values as parameters.
+// flag takes a member that is true or false out of what was asked.
+func flag(values url.Values, name string) (bool, error) {
+	text := values.Get(name)
+	values.Del(name)
+	if text != "" && text != "true" && text != "false" {
+		return false, fmt.Errorf("%w: %s: want true or false", events.ErrInvalid, name)
+	}
+	return text == "true", nil
+}
+
+// asked reads a body of names and plain values as parameters. It must be an object, and nothing else: an empty one asks for everything.
 func asked(body io.Reader) (url.Values, error) {
 	var fields map[string]any
 	d := json.NewDecoder(io.LimitReader(body, maxAsked))
 	d.UseNumber()
-	if err := d.Decode(&fields); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: the body is no JSON object: %w", events.ErrInvalid, err)
+	if err := d.Decode(&fields); err != nil || fields == nil {
+		return nil, fmt.Errorf("%w: the body is no JSON object; {} chooses all events", events.ErrInvalid)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: the body goes on behind its JSON object", events.ErrInvalid)
 	}
 	values := url.Values{}
 	for name, v := range fields {

@@ -76,6 +76,13 @@ func TestBadReplaysSayWhatIsWrong(t *testing.T) {
 		{"/api/v1/replays", "application/json", `{"ids": ["1"]}`, 400, "want a text"},
 		{"/api/v1/replays", "application/json", `{"limit": 5}`, 400, "no parameter"},
 		{"/api/v1/replays", "application/json", `[`, 400, "no JSON object"},
+		{"/api/v1/replays", "application/json", ``, 400, "no JSON object"},
+		{"/api/v1/replays", "application/json", `null`, 400, "no JSON object"},
+		{"/api/v1/replays", "application/json", `{} {"preview": true}`, 400, "goes on behind"},
+		{"/api/v1/replays", "application/json", `{"preview": 1}`, 400, "want true or false"},
+		{"/api/v1/replays?preview=true", "application/json", `{}`, 400, "in the body"},
+		{"/api/v1/replays", "application/json", `{"ids": "17", "object_type": "order", "object_id": "7"}`, 400, "the one or the other"},
+		{"/api/v1/replays", "application/json", `{"rate": 0.01}`, 400, "at least 1"},
 		{"/api/v1/runs/7/pause", "application/json", ``, 404, "run 7"},
 		{"/api/v1/runs/x/pause", "application/json", ``, 404, ""},
 	} {

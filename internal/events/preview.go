@@ -85,7 +85,7 @@ func Estimate(ctx context.Context, pool *pgxpool.Pool, f *Filter) (p Preview, er
 		return p, fmt.Errorf("estimate events: %w", err)
 	}
 	if p.between(lo, hi); lo == 0 {
-		return p, nil
+		return Preview{Exact: true}, nil
 	}
 	all, err := planned(ctx, pool, rangeSQL, lo-1, hi)
 	if err != nil || all < countBelow {

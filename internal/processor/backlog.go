@@ -37,8 +37,8 @@ const (
 
 // backlogSQL reads small partial indexes only, each up to a bound.
 const backlogSQL = `
-SELECT (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'failed' LIMIT $1) f),
-  (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'dead' LIMIT $1) d),
+SELECT (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'failed' AND run = 0 LIMIT $1) f),
+  (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'dead' AND run = 0 LIMIT $1) d),
   (SELECT count(*) FROM (SELECT FROM outbox WHERE sent_at IS NULL LIMIT $1) u),
   coalesce((SELECT extract(epoch FROM clock_now() - min(made_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8`
 

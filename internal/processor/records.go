@@ -17,8 +17,8 @@ import (
 const smallBody = 16 << 10
 
 // ApplyStored applies events of the log under a run, as Apply does those of the stream, on as many lanes, and returns how many of them have
-// which outcome in this run now. alone tries each by itself, its attempt committed before: the one among them that ended the process before
-// runs out of attempts. What is no longer in the log is left out. An error is trouble of our own, and applying again is safe.
+// which outcome in this run now. alone tries each by itself, its attempt committed before: if one of them ends the process
+// again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and applying again is safe.
 func (p *Processor) ApplyStored(ctx context.Context, run int64, ids []int64, alone bool) (map[versioning.Status]int64, error) {
 	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
 	if err != nil {

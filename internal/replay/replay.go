@@ -3,6 +3,7 @@
 package replay
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -129,7 +130,9 @@ type refusal struct{ error }
 // carry walks the log from the run's checkpoint to its bound. It returns how the run stands: Running where all is done.
 func (r *Runner) carry(ctx context.Context, h *runs.Hold) (runs.Status, error) {
 	var order Order
-	if err := json.Unmarshal(h.Asked, &order); err != nil {
+	asked := json.NewDecoder(bytes.NewReader(h.Asked))
+	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
+	if err := asked.Decode(&order); err != nil {
 		return "", &refusal{fmt.Errorf("read what was asked for: %w", err)}
 	}
 	if h.Bound == 0 {

@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,10 +44,12 @@ WITH free AS (
 UPDATE runs r SET status = 'running', started_at = coalesce(r.started_at, clock_now()), updated_at = clock_now() FROM held h WHERE r.run = h.run
 RETURNING r.run, coalesce((SELECT l.leased_by <> '' FROM last l), false)`
 
-// Take takes the oldest open run of some jobs that nobody carries out; nil where there is none. by names this process.
+// Take takes the oldest open run of some jobs that nobody carries out; nil where there is none. by names this process; each hold has a
+// name of its own below it.
 func Take(ctx context.Context, pool *pgxpool.Pool, by string, lease time.Duration, jobs ...string) (*Hold, error) {
 	var run int64
 	var abandoned bool
+	by += "/" + rand.Text()[:8] // one process may carry out several runs, and take one again that it has lost
 	err := pool.QueryRow(ctx, takeSQL, jobs, by, lease).Scan(&run, &abandoned)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil

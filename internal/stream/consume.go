@@ -39,9 +39,10 @@ func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) e
 	defer end(nil)
 	// Not the library's iterator: its channel has room for as many messages as are asked for and none for the server's words between
 	// them, so that a full one loses messages, and each lost one comes again only after its AckWait.
+	var rest []jetstream.Msg
 	consuming, err := cons.Consume(func(msg jetstream.Msg) {
 		if open.Err() != nil {
-			_ = msg.Nak() // others need not wait until the broker misses it; unsent, it comes again by itself
+			rest = append(rest, msg)
 			return
 		}
 		if err := hand(msg, handle, foreign); err != nil {
@@ -59,6 +60,10 @@ func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) e
 	<-open.Done()
 	consuming.Drain()
 	<-consuming.Closed()
+	// Not before: as long as something is asked for, what goes back comes again at once, and whoever came four times is suspicious.
+	for _, msg := range rest {
+		_ = msg.Nak() // others need not wait until the broker misses it; unsent, it comes again by itself
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
