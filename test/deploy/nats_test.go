@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -144,6 +145,13 @@ func TestNATSCluster(t *testing.T) {
 	if info.Config.Replicas != 3 || info.Cluster == nil || len(info.Cluster.Replicas) != 2 {
 		t.Errorf("replicas %d, cluster %+v", info.Config.Replicas, info.Cluster)
 	}
+	testkit.Eventually(t, natsWithin, func() error { // who is lost before all have joined leaves a majority of nobody
+		c := streamInfo(t, js, stream.EventsStream).Cluster
+		if c == nil || c.Leader == "" || slices.ContainsFunc(c.Replicas, func(p *jetstream.PeerInfo) bool { return !p.Current }) {
+			return fmt.Errorf("cluster %+v", c)
+		}
+		return nil
+	})
 	servers[2].Shutdown()
 	servers[2].WaitForShutdown()
 	testkit.Eventually(t, natsWithin, func() error {
