@@ -18,7 +18,8 @@ const smallBody = 16 << 10
 
 // ApplyStored applies events of the log under a run, as Apply does those of the stream, on as many lanes, and returns how many of them have
 // which outcome in this run now. alone tries each by itself, its attempt committed before: if one of them ends the process
-// again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and applying again is safe.
+// again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and
+// applying again is safe.
 func (p *Processor) ApplyStored(ctx context.Context, run int64, ids []int64, alone bool) (map[versioning.Status]int64, error) {
 	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
 	if err != nil {
@@ -47,7 +48,7 @@ func (p *Processor) nameSources(ctx context.Context, recs []events.Record) error
 	return nil
 }
 
-// spread puts events on lanes by object, so that two lanes never wait for one object; a lane's are in the order of their ids.
+// spread puts events on lanes by object, so that two lanes never wait for one object.
 func (p *Processor) spread(recs []events.Record) [][]stream.Event {
 	lanes, seed := make([][]stream.Event, p.Settings.Lanes), maphash.MakeSeed()
 	for i := range recs {
@@ -59,22 +60,19 @@ func (p *Processor) spread(recs []events.Record) [][]stream.Event {
 }
 
 func (p *Processor) applyLane(ctx context.Context, run int64, evs []stream.Event, alone bool) error {
+	for alone && len(evs) > 0 {
+		if err := p.ApplyAlone(ctx, run, evs[0]); err != nil {
+			return err
+		}
+		evs = evs[1:]
+	}
 	for len(evs) > 0 {
 		n, bytes := 0, 0
 		for n < len(evs) && n < p.Settings.Batch && bytes < laneBytes {
 			bytes += weigh(&evs[n])
 			n++
 		}
-		if alone {
-			n = 1
-		}
-		var err error
-		if alone {
-			err = p.ApplyAlone(ctx, run, evs[0])
-		} else {
-			err = p.Apply(ctx, run, evs[:n])
-		}
-		if err != nil {
+		if err := p.Apply(ctx, run, evs[:n]); err != nil {
 			return err
 		}
 		evs = evs[n:]

@@ -321,3 +321,19 @@ func TestUnreadableOrder(t *testing.T) {
 		}
 	}
 }
+
+// What an older rule made is marked as the present rule's once an event of its version was decided again, and is otherwise left alone.
+func TestReplayMarksTheRule(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 13, 10)
+	const shown = `SELECT (to_jsonb(o) - 'updated_at')::text FROM objects o ORDER BY object_id`
+	before := b.rows(t, shown)
+	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE objects SET rule_version = 0`); err != nil {
+		t.Fatal(err)
+	}
+	b.start(t, "one", sim.Provider{}, 100)
+	b.until(t, b.ask(t, replay.Order{}), done)
+	if diff := cmp.Diff(before, b.rows(t, shown)); diff != "" {
+		t.Error(diff)
+	}
+}
