@@ -59,6 +59,17 @@ type testBundle struct {
 	published chan stream.Event
 }
 
+// publishes fails unless as many events are handed to the publisher, which happens after the answer.
+func (b *testBundle) publishes(t *testing.T, want int) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := len(b.published); n != want {
+			return fmt.Errorf("%d events published, want %d", n, want)
+		}
+		return nil
+	})
+}
+
 // setup starts the ingest side behind a real HTTP listener; tune changes what it works with.
 func setup(t testing.TB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
