@@ -275,6 +275,47 @@ ALTER TABLE mirror.outcomes OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.outcomes IS 'what became of each event; run 0 is live';
 
+CREATE TABLE postern.bases (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    version_final boolean NOT NULL,
+    version_at bigint NOT NULL,
+    version_seen bigint NOT NULL,
+    version_rank smallint NOT NULL,
+    tie_set jsonb NOT NULL,
+    overflow boolean NOT NULL,
+    window_lo bigint NOT NULL,
+    window_hi bigint NOT NULL,
+    look_after bigint NOT NULL,
+    ambiguous boolean NOT NULL,
+    deleted boolean NOT NULL,
+    state_hash bytea NOT NULL,
+    exact_hash bytea NOT NULL,
+    state jsonb,
+    repaired boolean NOT NULL,
+    last_event_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    rule_version integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+ALTER TABLE ONLY postern.bases ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN tie_set SET STORAGE MAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN tie_set SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.bases ALTER COLUMN state_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN exact_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN state SET STORAGE MAIN;
+ALTER TABLE ONLY postern.bases ALTER COLUMN state SET COMPRESSION lz4;
+
+ALTER TABLE postern.bases OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.bases IS 'objects as the events of dropped partitions, and they alone, make them';
+
 CREATE TABLE postern.checkpoints (
     job text NOT NULL,
     run bigint NOT NULL,
@@ -457,6 +498,50 @@ ALTER TABLE postern.sources ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY
     CACHE 1
 );
 
+CREATE TABLE postern.staged (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    version_final boolean NOT NULL,
+    version_at bigint NOT NULL,
+    version_seen bigint NOT NULL,
+    version_rank smallint NOT NULL,
+    tie_set jsonb NOT NULL,
+    overflow boolean NOT NULL,
+    window_lo bigint NOT NULL,
+    window_hi bigint NOT NULL,
+    look_after bigint NOT NULL,
+    ambiguous boolean NOT NULL,
+    deleted boolean NOT NULL,
+    state_hash bytea NOT NULL,
+    exact_hash bytea NOT NULL,
+    state jsonb,
+    repaired boolean NOT NULL,
+    last_event_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    rule_version integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+ALTER TABLE ONLY postern.staged ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN tie_set SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN tie_set SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.staged ALTER COLUMN state_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN exact_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN state SET STORAGE MAIN;
+ALTER TABLE ONLY postern.staged ALTER COLUMN state SET COMPRESSION lz4;
+
+ALTER TABLE postern.staged OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.staged IS 'objects made anew from the log by a rebuild that is under way, by source';
+
+ALTER TABLE ONLY postern.bases
+    ADD CONSTRAINT bases_pkey PRIMARY KEY (source, account, object_type, object_id);
+
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
@@ -498,6 +583,9 @@ ALTER TABLE ONLY postern.sources
 
 ALTER TABLE ONLY postern.sources
     ADD CONSTRAINT sources_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY postern.staged
+    ADD CONSTRAINT staged_pkey PRIMARY KEY (source, account, object_type, object_id);
 
 CREATE INDEX outbox_unsent ON postern.outbox USING btree (made_at) WHERE (sent_at IS NULL);
 
@@ -551,6 +639,9 @@ GRANT SELECT ON TABLE postern.outcomes TO postern_operator;
 GRANT SELECT ON TABLE mirror.outcomes TO postern_reader;
 GRANT SELECT ON TABLE mirror.outcomes TO postern_operator;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.bases TO postern_processor;
+GRANT SELECT ON TABLE postern.bases TO postern_operator;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
 GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
 
@@ -580,3 +671,6 @@ GRANT SELECT ON TABLE postern.schema_migrations TO postern_operator;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_gateway;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_processor;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_maintenance;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.staged TO postern_processor;
+GRANT SELECT ON TABLE postern.staged TO postern_operator;

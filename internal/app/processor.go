@@ -9,6 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // addProcessor wires the applying side and the maintenance of the tables.
@@ -47,7 +48,9 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
-	a.loop("runs", replay.New(replay.Options{Pool: pool, Processor: p, ID: processID(), Settings: t.Replay, Logger: a.Logger}).Run)
+	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
+	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
+		Jobs: map[string]runs.Carry{replay.Job: replays.Carry}}).Run)
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")

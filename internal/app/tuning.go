@@ -6,7 +6,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/processor"
-	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
@@ -15,14 +15,14 @@ type Tuning struct {
 	Ingest    ingest.Settings
 	Processor processor.Settings
 	Limits    stream.Limits
-	Replay    replay.Settings
+	Runs      runs.Settings
 	Now       func() time.Time
 	// ReloadEvery is how often the configuration's files are looked at.
 	ReloadEvery time.Duration
 }
 
 func newTuning(c *config.Config) Tuning {
-	t := Tuning{Processor: processor.DefaultSettings, Limits: stream.DefaultLimits, Replay: replay.DefaultSettings, Now: time.Now, ReloadEvery: reloadEvery, Ingest: ingest.Settings{
+	t := Tuning{Processor: processor.DefaultSettings, Limits: stream.DefaultLimits, Runs: runs.DefaultSettings, Now: time.Now, ReloadEvery: reloadEvery, Ingest: ingest.Settings{
 		Deadline: c.Ingest.Deadline, StallAfter: time.Second, AcquireWithin: time.Second, Queue: c.Ingest.Queue, QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
 		BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers, RejectionsMaxCount: c.Rejections.MaxCount,
 		RejectionsMaxBytes: int64(c.Rejections.MaxBytes), RejectionsMaxBody: int64(c.Rejections.MaxBody),

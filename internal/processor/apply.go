@@ -24,6 +24,18 @@ const lockSQL = `SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]
 // every event of the batch has its outcome (a failed one too) and may be acknowledged. An error is trouble of our own: nothing may
 // be acknowledged, and applying again is safe. An event that cannot be written fails alone: the batch is split until it stands apart.
 func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) error {
+	return p.apply(ctx, Target{Run: run}, batch)
+}
+
+// Target is what events are applied under and to.
+type Target struct {
+	// Run is whose outcomes they get; events.LiveRun is the run of what is applied as it arrives.
+	Run int64
+	// Into is where their objects are. Only what goes into the mirror is announced.
+	Into versioning.Table
+}
+
+func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) error {
 	if err := p.fetchBodies(ctx, batch); err != nil {
 		return err
 	}
@@ -38,7 +50,7 @@ func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) 
 			items = append(items, p.read(&batch[i]))
 		}
 	}
-	return p.applySplit(ctx, run, items)
+	return p.applySplit(ctx, to, items)
 }
 
 // outOfMemory is also what a batch gets that takes more locks than the server has room for; a smaller one may pass.
@@ -54,8 +66,8 @@ func (p *Processor) learnSources(ctx context.Context, batch []stream.Event) erro
 	return nil
 }
 
-func (p *Processor) applySplit(ctx context.Context, run int64, items []*item) error {
-	err := p.commit(ctx, run, items)
+func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) error {
+	err := p.commit(ctx, to, items)
 	switch {
 	case err == nil:
 		return nil
@@ -65,10 +77,10 @@ func (p *Processor) applySplit(ctx context.Context, run int64, items []*item) er
 		it := *items[0]
 		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
 		p.Logger.Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
-		return p.commit(ctx, run, []*item{&it})
+		return p.commit(ctx, to, []*item{&it})
 	}
 	for _, half := range [][]*item{items[:len(items)/2], items[len(items)/2:]} {
-		if err := p.applySplit(ctx, run, half); err != nil {
+		if err := p.applySplit(ctx, to, half); err != nil {
 			return err
 		}
 	}
@@ -77,7 +89,7 @@ func (p *Processor) applySplit(ctx context.Context, run int64, items []*item) er
 
 // committed is one apply transaction, for those who are told of it.
 type committed struct {
-	run          int64
+	Target
 	items        []*item
 	objects      map[versioning.Key]*versioning.Object
 	doubts       map[string]int
@@ -85,8 +97,8 @@ type committed struct {
 }
 
 // commit is one transaction: locks, reads, decisions, writes.
-func (p *Processor) commit(ctx context.Context, run int64, items []*item) error {
-	done := &committed{run: run, began: time.Now()}
+func (p *Processor) commit(ctx context.Context, to Target, items []*item) error {
+	done := &committed{Target: to, began: time.Now()}
 	var announce []*versioning.Object
 	var batchID int64
 	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -94,22 +106,24 @@ func (p *Processor) commit(ctx context.Context, run int64, items []*item) error 
 		if err := lock(ctx, tx, done.items); err != nil {
 			return err
 		}
-		if err := p.settle(ctx, tx, run, done.items); err != nil {
+		if err := p.settle(ctx, tx, to.Run, done.items); err != nil {
 			return err
 		}
-		if done.objects, err = loadObjects(ctx, tx, done.items); err != nil {
+		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items); err != nil {
 			return err
 		}
 		before := rowsOf(done.objects)
 		dirty := fold(done.items, done.objects)
 		done.doubts = doubts(before, dirty)
-		announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
+		if announce = nil; to.Into == versioning.Mirror {
+			announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
+		}
 		if len(dirty) > 0 {
-			if err := versioning.Save(ctx, tx, dirty); err != nil {
+			if err := versioning.Save(ctx, tx, to.Into, dirty); err != nil {
 				return err
 			}
 		}
-		if err := p.record(ctx, tx, run, done.items); err != nil {
+		if err := p.record(ctx, tx, to.Run, done.items); err != nil {
 			return err
 		}
 		batchID, err = keepChanges(ctx, tx, announce)
@@ -185,7 +199,7 @@ func lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 	return nil
 }
 
-func loadObjects(ctx context.Context, tx pgx.Tx, items []*item) (map[versioning.Key]*versioning.Object, error) {
+func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []*item) (map[versioning.Key]*versioning.Object, error) {
 	var wanted []versioning.Wanted
 	place := map[versioning.Key]int{}
 	for _, it := range items {
@@ -208,7 +222,7 @@ func loadObjects(ctx context.Context, tx pgx.Tx, items []*item) (map[versioning.
 	slices.SortFunc(wanted, func(a, b versioning.Wanted) int {
 		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Account, b.Account), cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID))
 	})
-	loaded, err := versioning.Load(ctx, tx, wanted)
+	loaded, err := versioning.Load(ctx, tx, from, wanted)
 	for _, o := range loaded {
 		objs[o.Key] = o
 	}

@@ -164,7 +164,7 @@ func TestSaveRefusesToGoBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := versioning.Save(t.Context(), tx, []*versioning.Object{o}); err == nil {
+		if err := versioning.Save(t.Context(), tx, versioning.Mirror, []*versioning.Object{o}); err == nil {
 			t.Errorf("%s was written", name)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {

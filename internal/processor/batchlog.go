@@ -19,7 +19,7 @@ func (p *Processor) logBatch(b *committed, counts map[versioning.Status]int, old
 	if !p.Logger.Enabled(ctx, level) {
 		return
 	}
-	attrs := []slog.Attr{slog.Int64("run", b.run), slog.Int("events", len(b.items)), slog.Float64("duration_ms", milliseconds(b.ended.Sub(b.began))),
+	attrs := []slog.Attr{slog.Int64("run", b.Run), slog.Int("events", len(b.items)), slog.Float64("duration_ms", milliseconds(b.ended.Sub(b.began))),
 		slog.Float64("lag_ms", milliseconds(oldest))}
 	settled := len(b.items)
 	for _, s := range statuses {

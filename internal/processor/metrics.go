@@ -92,7 +92,7 @@ func (p *Processor) applied(b *committed) {
 		}
 		counts[it.outcome.status]++
 		p.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
-		if it.attempts == 0 && b.run == events.LiveRun && !it.ev.Retry {
+		if it.attempts == 0 && b.Run == events.LiveRun && !it.ev.Retry {
 			lag := max(b.ended.Sub(it.ev.ReceivedAt), 0)
 			p.metrics.lag.Observe(lag.Seconds())
 			oldest = max(oldest, lag)

@@ -169,21 +169,25 @@ const (
 // ApplyAlone tries an event that may be what kills the process: the attempt is committed as failed before the try, so that an
 // event which never lets a transaction end still runs out of attempts.
 func (p *Processor) ApplyAlone(ctx context.Context, run int64, ev stream.Event) error {
+	return p.applyAlone(ctx, Target{Run: run}, ev)
+}
+
+func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) error {
 	one := []stream.Event{ev}
 	if err := p.learnSources(ctx, one); err != nil {
 		return err
 	}
-	n, err := p.reserve(ctx, run, &ev)
+	n, err := p.reserve(ctx, to.Run, &ev)
 	if err != nil || n == 0 {
 		return unavailable(err)
 	}
 	if err = p.fetchBodies(ctx, one); err == nil {
 		tried := p.read(&one[0])
 		tried.reserved = n
-		err = p.applySplit(ctx, run, []*item{tried})
+		err = p.applySplit(ctx, to, []*item{tried})
 	}
 	if err != nil {
-		p.giveBack(ctx, run, ev.ID, n)
+		p.giveBack(ctx, to.Run, ev.ID, n)
 	}
 	return err
 }

@@ -16,11 +16,11 @@ import (
 // smallBody is how large a body may be, in bytes, to be read with many others; a larger one is read with its batch.
 const smallBody = 16 << 10
 
-// ApplyStored applies events of the log under a run, as Apply does those of the stream, on as many lanes, and returns how many of them have
+// ApplyStored applies events of the log to a target, as Apply does those of the stream, on as many lanes, and returns how many of them have
 // which outcome in this run now. alone tries each by itself, its attempt committed before: if one of them ends the process
 // again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and
 // applying again is safe.
-func (p *Processor) ApplyStored(ctx context.Context, run int64, ids []int64, alone bool) (map[versioning.Status]int64, error) {
+func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alone bool) (map[versioning.Status]int64, error) {
 	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
 	if err != nil {
 		return nil, unavailable(err)
@@ -30,12 +30,12 @@ func (p *Processor) ApplyStored(ctx context.Context, run int64, ids []int64, alo
 	}
 	g, work := errgroup.WithContext(ctx)
 	for _, lane := range p.spread(recs) {
-		g.Go(func() error { return p.applyLane(work, run, lane, alone) })
+		g.Go(func() error { return p.applyLane(work, to, lane, alone) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return p.statuses(ctx, run, ids)
+	return p.statuses(ctx, to.Run, ids)
 }
 
 // nameSources looks for the names of sources that this process does not know yet.
@@ -59,9 +59,9 @@ func (p *Processor) spread(recs []events.Record) [][]stream.Event {
 	return lanes
 }
 
-func (p *Processor) applyLane(ctx context.Context, run int64, evs []stream.Event, alone bool) error {
+func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event, alone bool) error {
 	for alone && len(evs) > 0 {
-		if err := p.ApplyAlone(ctx, run, evs[0]); err != nil {
+		if err := p.applyAlone(ctx, to, evs[0]); err != nil {
 			return err
 		}
 		evs = evs[1:]
@@ -72,7 +72,7 @@ func (p *Processor) applyLane(ctx context.Context, run int64, evs []stream.Event
 			bytes += weigh(&evs[n])
 			n++
 		}
-		if err := p.Apply(ctx, run, evs[:n]); err != nil {
+		if err := p.apply(ctx, to, evs[:n]); err != nil {
 			return err
 		}
 		evs = evs[n:]

@@ -40,7 +40,7 @@ func TestSaveGivesEachObjectItsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if err := versioning.Save(t.Context(), tx, objs); err != nil {
+	if err := versioning.Save(t.Context(), tx, versioning.Mirror, objs); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {

@@ -15,7 +15,7 @@ func (b *testBundle) save(t *testing.T, o *versioning.Object) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := versioning.Save(t.Context(), tx, []*versioning.Object{o}); err != nil {
+	if err := versioning.Save(t.Context(), tx, versioning.Mirror, []*versioning.Object{o}); err != nil {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -63,7 +63,7 @@ func (b *testBundle) object(t *testing.T, id string) *versioning.Object {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	objs, err := versioning.Load(t.Context(), tx, []versioning.Wanted{{Key: versioning.Key{Source: b.source, Type: "thing", ID: id}, Lo: -1 << 63, Hi: 1<<63 - 1}})
+	objs, err := versioning.Load(t.Context(), tx, versioning.Mirror, []versioning.Wanted{{Key: versioning.Key{Source: b.source, Type: "thing", ID: id}, Lo: -1 << 63, Hi: 1<<63 - 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func (p *Processor) traceBatch(b *committed, err error) {
 		return
 	}
 	_, batch := p.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.began), trace.WithLinks(links...),
-		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.Int64("postern.run", b.run), attribute.Int("postern.events", len(b.items))))
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attribute.Int64("postern.run", b.Run), attribute.Int("postern.events", len(b.items))))
 	if err != nil {
 		batch.SetStatus(codes.Error, "rolled back") // the error's text may name a value
 	}

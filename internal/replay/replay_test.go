@@ -45,7 +45,7 @@ func setup(t *testing.T, seed uint64, objects int) *testBundle {
 	b.source = known.Number["sim"]
 	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70, Twins: 20, Deletes: 15})
 	b.ids = b.append(t, h.Events)
-	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), events.LiveRun, b.ids, false); err != nil {
+	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{}, b.ids, false); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -87,8 +87,9 @@ func (b *testBundle) processor(t *testing.T, p provider.Provider) *processor.Pro
 // start carries out runs until the test ends or stop is called.
 func (b *testBundle) start(t *testing.T, id string, p provider.Provider, chunk int) (stop func()) {
 	t.Helper()
-	r := replay.New(replay.Options{Pool: b.pool, Processor: b.processor(t, p), ID: id, Logger: slog.New(slog.DiscardHandler),
-		Settings: replay.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Chunk: chunk, Slots: 2}})
+	replays := &replay.Runner{Pool: b.pool, Processor: b.processor(t, p), Chunk: chunk}
+	r := runs.NewRunner(runs.Options{Pool: b.pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{replay.Job: replays.Carry},
+		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 2}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -256,7 +257,7 @@ func TestReplayGoesOnWhereItWas(t *testing.T) {
 	if err != nil || len(ids) < 8 {
 		t.Fatal(len(ids), err)
 	}
-	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), run, ids[:7], false); err != nil {
+	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: run}, ids[:7], false); err != nil {
 		t.Fatal(err)
 	}
 	b.start(t, "second", sim.Provider{}, 5)

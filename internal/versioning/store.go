@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -78,6 +79,28 @@ func (o *Object) Grew() bool {
 	return o.State.Exact != o.was.exact || o.Ambiguous != o.was.ambiguous
 }
 
+// Table is a table of objects; each has the same columns and keys.
+type Table int
+
+// The tables of objects: the mirror, what a rebuild stages beside it, and what is kept of dropped partitions.
+const (
+	Mirror Table = iota
+	Staged
+	Bases
+)
+
+// String is the table's name in the database.
+func (t Table) String() string { return [...]string{"objects", "staged", "bases"}[t] }
+
+// statements are the same statement for each table, which its text calls objects.
+func statements(name, sql string) (all [Bases + 1]postgres.Statement) {
+	for t := range all {
+		table := Table(t).String()
+		all[t] = postgres.Statement{Name: name + "_" + table, SQL: strings.NewReplacer(" objects o", " "+table+" o", " objects AS o", " "+table+" AS o").Replace(sql)}
+	}
+	return all
+}
+
 // loadSQL reads rows by key. The state comes along only where an event of the very version may join its tie set.
 const loadSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi, o.look_after,
@@ -85,6 +108,8 @@ SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source, account, object_type, object_id, lo, hi, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
   AND o.object_id = d.object_id LIMIT 1) o`
+
+var loads = statements("postern_load", loadSQL)
 
 // Wanted is an object to load and the range of Version.At of what will be applied to it.
 type Wanted struct {
@@ -94,12 +119,12 @@ type Wanted struct {
 
 // Load reads objects, in the order asked for; one that is not stored comes as a new row. The caller holds the objects' locks, so
 // that nothing changes until Save.
-func Load(ctx context.Context, tx pgx.Tx, wanted []Wanted) ([]*Object, error) {
+func Load(ctx context.Context, tx pgx.Tx, from Table, wanted []Wanted) ([]*Object, error) {
 	objs := make([]*Object, len(wanted))
 	for i, w := range wanted {
 		objs[i] = &Object{Key: w.Key, Row: NewRow()}
 	}
-	p := loadParams(tx.Conn(), wanted)
+	p := loadParams(tx.Conn(), from, wanted)
 	defer p.Release()
 	if _, err := p.Run(ctx, func(stored postgres.Row) error { return readObject(stored, objs) }); err != nil {
 		return nil, fmt.Errorf("load %d objects: %w", len(wanted), err)
@@ -107,8 +132,8 @@ func Load(ctx context.Context, tx pgx.Tx, wanted []Wanted) ([]*Object, error) {
 	return objs, nil
 }
 
-func loadParams(conn *pgx.Conn, wanted []Wanted) *postgres.Params {
-	p, n := postgres.NewParams(conn, postgres.Statement{Name: "postern_load", SQL: loadSQL}), len(wanted)
+func loadParams(conn *pgx.Conn, from Table, wanted []Wanted) *postgres.Params {
+	p, n := postgres.NewParams(conn, loads[from]), len(wanted)
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(wanted[i].Source) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Account) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(wanted[i].Type) })
@@ -165,9 +190,11 @@ WHERE (o.version_final, o.version_at, o.version_seen, o.version_rank)
   AND excluded.revision = o.revision + CASE WHEN o.exact_hash <> excluded.exact_hash OR o.ambiguous <> excluded.ambiguous
     OR (o.version_at = -9223372036854775808 AND excluded.version_at > o.version_at) THEN 1 ELSE 0 END`
 
+var saves = statements("postern_save", saveSQL)
+
 // Save writes objects, each at most once, and sets their revisions. An error leaves the transaction to be rolled back.
-func Save(ctx context.Context, tx pgx.Tx, objs []*Object) error {
-	p, err := saveParams(tx.Conn(), objs)
+func Save(ctx context.Context, tx pgx.Tx, into Table, objs []*Object) error {
+	p, err := saveParams(tx.Conn(), into, objs)
 	if err != nil {
 		return err
 	}
@@ -183,7 +210,7 @@ func Save(ctx context.Context, tx pgx.Tx, objs []*Object) error {
 }
 
 // saveParams are the parameters of saveSQL; a state is copied once.
-func saveParams(conn *pgx.Conn, objs []*Object) (*postgres.Params, error) {
+func saveParams(conn *pgx.Conn, into Table, objs []*Object) (*postgres.Params, error) {
 	sets, states := make([][]byte, len(objs)), 0
 	for i, o := range objs {
 		if o.Grew() {
@@ -196,7 +223,7 @@ func saveParams(conn *pgx.Conn, objs []*Object) (*postgres.Params, error) {
 		sets[i] = set
 		states += len(o.State.JSON)
 	}
-	p := postgres.NewParams(conn, postgres.Statement{Name: "postern_save", SQL: saveSQL})
+	p := postgres.NewParams(conn, saves[into])
 	addVersions(p, objs, sets)
 	addStates(p, objs)
 	p.Grow(states)
@@ -247,4 +274,10 @@ func addStates(p *postgres.Params, objs []*Object) {
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.
-func Statements() []string { return append(listStatements(), loadSQL, saveSQL) }
+func Statements() []string {
+	list := listStatements()
+	for t := range loads {
+		list = append(list, loads[t].SQL, saves[t].SQL)
+	}
+	return list
+}
