@@ -46,7 +46,7 @@ type Machine struct {
 
 // builds are what is measured, by the folder of a module: packages that the programs are named after.
 var builds = map[string][]string{
-	"..": {"./cmd/gateway", "./cmd/processor"},
+	"..": {"./cmd/gateway", "./cmd/processor", "./cmd/postern"},
 	".":  {"./reference/verify", "./reference/bare", "./reference/afternoon", "./reference/onebyone", "github.com/nats-io/nats-server/v2"},
 }
 

@@ -5,7 +5,7 @@ import "github.com/postern-gateway/postern/bench/suite"
 // Bounds are what must hold, on two cores with everything on one machine and bodies of 2.4 KB.
 func Bounds() []Bound {
 	var all []Bound
-	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), sizeBounds()} {
+	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(), sizeBounds()} {
 		all = append(all, part...)
 	}
 	return all
@@ -37,7 +37,7 @@ func answerBounds() []Bound {
 // takenBounds keep the others honest: only what was taken has a latency, so a target that refuses under load would answer the rest sooner.
 func takenBounds() []Bound {
 	return []Bound{
-		anyone("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern, floodRow, sustainedRow, growthRow).atMost(0),
+		anyone("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern, floodRow, sustainedRow, growthRow, besideRow).atMost(0),
 	}
 }
 

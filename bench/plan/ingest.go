@@ -27,6 +27,7 @@ const (
 	chapterGrowth  = "Growth"
 	chapterSize    = "Memory and start"
 	chapterDisk    = "A slow disk"
+	chapterStored  = "Stored events again"
 )
 
 // Length is how often and how long a row is run.

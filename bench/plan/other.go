@@ -20,6 +20,9 @@ const (
 	idleRow      = "idle"
 	largeRow     = "large"
 	startsRow    = "starts"
+	againRow     = "again"
+	besideRow    = "beside-replay"
+	storedRow    = "stored"
 )
 
 func flood(rounds int) Row {

@@ -23,7 +23,8 @@ func Full(rounds int) []Row {
 		together(30*time.Second, 5*time.Minute),
 		sizes(most.Rounds),
 		slowDisks(Length{Rounds: fewer, For: most.For}),
-		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 15*time.Minute)},
+		[]Row{again(most.Rounds, 200_000), beside(fewer, 400_000)},
+		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute), stored(fewer, 10_000_000, 500_000, 15*time.Minute)},
 	)
 }
 

@@ -56,8 +56,18 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 			return sample, err
 		}
 	}
+	replayed := func() (float64, error) { return 0, nil }
+	if shape.Replayed {
+		if replayed, err = s.beside(ctx, r.file); err != nil {
+			return sample, err
+		}
+	}
 	o.For = shape.For
 	result, err := load.Run(ctx, deliveries, warm.Next, o)
+	if err != nil {
+		return sample, err
+	}
+	again, err := replayed()
 	if err != nil {
 		return sample, err
 	}
@@ -66,6 +76,9 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 	}
 	sample = Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(), Errors: result.Refused + result.Broken, Offered: shape.Rate}
 	latency(&sample, result.Latency)
+	if shape.Replayed {
+		sample.more("replayed_per_s", again)
+	}
 	if target == Postern {
 		if err := s.published(ctx, r, counted, &sample); err != nil {
 			return sample, err

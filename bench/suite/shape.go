@@ -18,8 +18,8 @@ type Shape struct {
 	// Objects is how many objects the events are about, chosen at random, 0: each is about one of its own.
 	Objects int
 	For     time.Duration
-	// Applied: a processor runs beside.
-	Applied bool
+	// Applied: a processor runs beside. Replayed: it replays everything that is stored, as fast as it can.
+	Applied, Replayed bool
 	// Database is the database to copy, "": an empty one. InPlace: not a copy, but itself.
 	Database string
 	InPlace  bool

@@ -29,6 +29,8 @@ type running struct {
 	address   string
 	admin     string
 	database  string
+	// file is the configuration of gateway and processor.
+	file string
 	// processorAdmin is where the processor tells about itself.
 	processorAdmin string
 	// traces is where it sends its traces, nil: it sends none; traced is what had come there before its start.
@@ -75,7 +77,7 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 		if file, err = s.configure(url, shape.Sources); err != nil {
 			return nil, err
 		}
-		env = s.trace(r)
+		env, r.file = s.trace(r), file
 		r.process, r.address, r.admin, err = s.m.Serve(ctx, "gateway", env, "--config", file)
 		if err == nil && shape.Applied {
 			r.processor, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", env, "--config", file)
