@@ -14,13 +14,12 @@ import (
 	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // replaying are the flags of `postern replay`.
 type replaying struct {
-	yes, exact, noWait, preview bool
+	yes, exact, noWait, preview, dry bool
 }
 
 func newReplayCommand(c *cli) *cobra.Command {
@@ -33,9 +32,13 @@ func newReplayCommand(c *cli) *cobra.Command {
 A running processor carries it out, beside the live events, straight from the log; it goes on where it was if that process ends. What is
 stored already wins as it always does, so a replay mends what is missing and leaves the rest alone. Each event gets an outcome of its own
 under the run's number; the live one stays. What fails is counted and not tried again by itself. Ctrl-C here only ends the watching; postern runs
-pause, resume and cancel steer the run.`,
+pause, resume and cancel steer the run.
+
+With --dry-run everything is decided here and nothing is written: it shows what would change of each object, and how many events would have
+which outcome. It reads the events as --config FILE says (for a dev instance as its demo sources do), and holds in memory what would change.`,
 		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'objects were deleted by hand'
   postern replay --object-type order --object 820982911946154508
+  postern replay --source shop --since 1d --dry-run --config postern.yaml
   postern replay --status dead --rate 50 --yes`,
 		Args: wantArgs(),
 	}
@@ -43,6 +46,7 @@ pause, resume and cancel steer the run.`,
 	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	cmd.Flags().BoolVar(&r.exact, "exact", false, "count instead of estimating")
 	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much it is and end")
+	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "decide everything, write nothing, and show what would change")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
@@ -63,6 +67,9 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 		return err
 	}
 	out := cmd.OutOrStdout()
+	if r.dry {
+		return r.dryRun(cmd, c, pool, order, p.Events)
+	}
 	switch {
 	case c.output != "json":
 		fmt.Fprintln(out, previewed(p))
@@ -87,18 +94,6 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 		return printRun(out, c, found)
 	}
 	return watchRun(ctx, out, c, pool, run)
-}
-
-// previewed is a preview in words.
-func previewed(p events.Preview) string {
-	if p.Events == 0 && p.From.IsZero() {
-		return "No events are chosen."
-	}
-	about, within := "about ", "looking through"
-	if p.Exact {
-		about, within = "", "stored"
-	}
-	return fmt.Sprintf("%s%s of %s%s, %s %s to %s", about, counted(int(p.Events), "event"), about, counted(int(p.Objects), "object"), within, p.From, p.To)
 }
 
 // confirm asks a person. Where nobody can be asked, --yes must say it.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -97,4 +98,29 @@ func TestInterruptedWatching(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
+}
+
+const customer = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 1790000000, "api_version": "2026-01-28", "data": {"object":
+  {"id": "cus_1", "object": "customer", "name": "Grace", "created": 1780000000, "metadata": {"a": "1"}}}}`
+
+// A dry run shows what would change, as text and as JSON, and needs to know how a source reads its events.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "evt_1", customer)
+	b.append(t, "shop", "evt_2", "{}")
+	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 2, "", "source stripe is not in the configuration used here")
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	r := b.run(t, "replay", "--dry-run")
+	r.want(t, 0, "stripe customer cus_1 (new)\n", "")
+	r.want(t, 0, "state ", "")
+	r.want(t, 0, "2 processed, 1 applied, 1 failed. 1 object would change, 1 of them new. Nothing was written.\n", "")
+	b.run(t, "replay", "--dry-run", "--source", "stripe", "-o", "json").want(t, 0, `{"counts":{"applied":1,"processed":1},"new":1,"objects":1}`+"\n", "")
+	b.object(t, "stripe", "", 17)
+	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE objects SET version_at = 1780000000000000, state_hash = sha256('x'), exact_hash = sha256('x'), tie_set = '[{}]'`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 0, `"Ada" -> "Grace"`, "")
+	b.run(t, "replay", "--dry-run", "--key", "none").want(t, 0, "0 processed. 0 objects would change", "")
+	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
 }

@@ -97,14 +97,14 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	}
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked),
 		"who", r.Who, "reason", r.Reason, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
-		"carried out by", r.HeldBy, "log read up to", place, "events", counts(r))
+		"carried out by", r.HeldBy, "log read up to", place, "events", inWords(r.Counts))
 }
 
-// counts are what came of a run's events, in words.
-func counts(r *runs.Run) string {
-	parts := []string{fmt.Sprintf("%d processed", r.Counts[replay.Processed])}
+// inWords says how many events have which outcome.
+func inWords(counts map[string]int64) string {
+	parts := []string{fmt.Sprintf("%d processed", counts[replay.Processed])}
 	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
-		if n := r.Counts[string(s)]; n > 0 {
+		if n := counts[string(s)]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/ingest"
 )
 
@@ -33,6 +34,8 @@ type Options struct {
 	Ready func(ctx context.Context) error
 	// Metrics serves /metrics; nil: there is none.
 	Metrics http.Handler
+	// Endpoints are the sources as they are configured now, for dry runs; nil: they are not known here.
+	Endpoints func() []config.Endpoint
 	// Logger gets a line per request; nil: silent.
 	Logger *slog.Logger
 }

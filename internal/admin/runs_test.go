@@ -7,6 +7,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/config"
 )
 
 // post sends a body to the handler and reads its JSON.
@@ -89,6 +92,33 @@ func TestBadReplaysSayWhatIsWrong(t *testing.T) {
 		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
 		}
+	}
+	if _, list := b.get(t, "/api/v1/runs"); len(list["items"].([]any)) != 0 {
+		t.Errorf("%v", list)
+	}
+}
+
+// A dry run over HTTP says what would change, within bounds.
+func TestDryRuns(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "k1")
+	const kind = "application/json"
+	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 400 || !strings.Contains(p["detail"].(string), "does not know the sources") {
+		t.Errorf("%d %v", status, p)
+	}
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
+	status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true, "source": "stripe"}`)
+	counts, _ := p["counts"].(map[string]any)
+	if status != 200 || p["dry_run"] != true || counts["processed"] != 1.0 || len(p["objects"].([]any)) != 0 {
+		t.Errorf("%d %v", status, p)
+	}
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO events SELECT id + n, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers,
+  verification, fingerprint, id + n, 0, body FROM events, generate_series(1, 5000) n`); err != nil {
+		t.Fatal(err)
+	}
+	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 422 || !strings.Contains(p["detail"].(string), "at most 5000") {
+		t.Errorf("%d %v", status, p)
 	}
 	if _, list := b.get(t, "/api/v1/runs"); len(list["items"].([]any)) != 0 {
 		t.Errorf("%v", list)

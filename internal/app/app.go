@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -56,6 +57,8 @@ type App struct {
 	processor *processor.Processor
 	registrar *pgxpool.Pool
 	reloaded  func(*config.Config)
+	// inUse is the configuration whose sources are in use.
+	inUse atomic.Pointer[config.Config]
 }
 
 // StopWithin is how long Run gives a stop; drainWithin is the requests' part of it.
@@ -67,6 +70,7 @@ const (
 // New connects, binds and builds; nothing runs yet. After an error everything is undone.
 func New(ctx context.Context, o Options) (_ *App, err error) {
 	a := &App{Options: o, metrics: telemetry.NewMetrics()}
+	a.inUse.Store(o.Config)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.stack.Stop(context.WithoutCancel(ctx)))

@@ -118,6 +118,7 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	}
 	r.Logger.Info("configuration reloaded", append([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg)...)...)
 	r.current = cfg
+	r.inUse.Store(cfg)
 	if r.reloaded != nil {
 		r.reloaded(cfg)
 	}

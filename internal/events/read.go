@@ -100,6 +100,16 @@ func After(ctx context.Context, pool *pgxpool.Pool, after, bound int64, limit in
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
+const newestSQL = `SELECT coalesce(max(id), 0) FROM events`
+
+// Newest is the greatest id in the log now, 0 where it is empty. Events below it may still be appended: see FreezeBound.
+func Newest(ctx context.Context, pool *pgxpool.Pool) (id int64, err error) {
+	if err := pool.QueryRow(ctx, newestSQL).Scan(&id); err != nil {
+		return 0, fmt.Errorf("read the newest id: %w", err)
+	}
+	return id, nil
+}
+
 // raiseToNowSQL raises the floor to now, and to the newest stored event where the clock went back meanwhile: whatever was
 // committed before is at or below the bound.
 const raiseToNowSQL = `

@@ -36,11 +36,20 @@ type Target struct {
 }
 
 func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) error {
-	if err := p.fetchBodies(ctx, batch); err != nil {
+	items, err := p.items(ctx, batch)
+	if err != nil {
 		return err
 	}
+	return p.applySplit(ctx, to, items)
+}
+
+// items are the events of a batch, each once, as their providers read them.
+func (p *Processor) items(ctx context.Context, batch []stream.Event) ([]*item, error) {
+	if err := p.fetchBodies(ctx, batch); err != nil {
+		return nil, err
+	}
 	if err := p.learnSources(ctx, batch); err != nil {
-		return err
+		return nil, err
 	}
 	items := make([]*item, 0, len(batch))
 	seen := make(map[int64]bool, len(batch))
@@ -50,7 +59,7 @@ func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) 
 			items = append(items, p.read(&batch[i]))
 		}
 	}
-	return p.applySplit(ctx, to, items)
+	return items, nil
 }
 
 // outOfMemory is also what a batch gets that takes more locks than the server has room for; a smaller one may pass.

@@ -1,9 +1,11 @@
 package processor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/maphash"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -21,11 +23,8 @@ const smallBody = 16 << 10
 // again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and
 // applying again is safe.
 func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alone bool) (map[versioning.Status]int64, error) {
-	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
+	recs, err := p.records(ctx, ids)
 	if err != nil {
-		return nil, unavailable(err)
-	}
-	if err := p.nameSources(ctx, recs); err != nil {
 		return nil, err
 	}
 	g, work := errgroup.WithContext(ctx)
@@ -36,6 +35,16 @@ func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alo
 		return nil, err
 	}
 	return p.statuses(ctx, to.Run, ids)
+}
+
+// records reads events of the log by their ids, in the order of these.
+func (p *Processor) records(ctx context.Context, ids []int64) ([]events.Record, error) {
+	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) })
+	return recs, p.nameSources(ctx, recs)
 }
 
 // nameSources looks for the names of sources that this process does not know yet.
@@ -67,17 +76,21 @@ func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event
 		evs = evs[1:]
 	}
 	for len(evs) > 0 {
-		n, bytes := 0, 0
-		for n < len(evs) && n < p.Settings.Batch && bytes < laneBytes {
-			bytes += weigh(&evs[n])
-			n++
-		}
+		n := p.batch(evs)
 		if err := p.apply(ctx, to, evs[:n]); err != nil {
 			return err
 		}
 		evs = evs[n:]
 	}
 	return nil
+}
+
+// batch is how many of some events go into one transaction.
+func (p *Processor) batch(evs []stream.Event) (n int) {
+	for bytes := 0; n < len(evs) && n < p.Settings.Batch && bytes < laneBytes; n++ {
+		bytes += weigh(&evs[n])
+	}
+	return n
 }
 
 const statusesSQL = `SELECT status, count(*) FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[]) GROUP BY status`

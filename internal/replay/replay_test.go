@@ -44,6 +44,7 @@ func setup(t *testing.T, seed uint64, objects int) *testBundle {
 	}
 	b.source = known.Number["sim"]
 	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70, Twins: 20, Deletes: 15})
+	rand.New(rand.NewPCG(seed, 3)).Shuffle(len(h.Events), func(i, j int) { h.Events[i], h.Events[j] = h.Events[j], h.Events[i] })
 	b.ids = b.append(t, h.Events)
 	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{}, b.ids, false); err != nil {
 		t.Fatal(err)

@@ -3,11 +3,18 @@ package versioning
 // Same says whether two rows are the same in everything that is stored. The JSON of a state is not compared: its exact hash stands for it.
 func (row *Row) Same(other *Row) bool {
 	if row.Version != other.Version || row.Overflow != other.Overflow || row.Ambiguous != other.Ambiguous || row.Lo != other.Lo || row.Hi != other.Hi ||
-		row.LookAfter != other.LookAfter || !row.State.same(&other.State) || len(row.Set) != len(other.Set) {
+		row.LookAfter != other.LookAfter || !row.State.same(&other.State) {
 		return false
 	}
-	for i := range row.Set {
-		if !row.Set[i].same(&other.Set[i]) {
+	return sameSet(row.Set, other.Set)
+}
+
+func sameSet(a, b []Member) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if !a[i].same(&b[i]) {
 			return false
 		}
 	}

@@ -54,8 +54,9 @@ type Object struct {
 	Revision int64
 	// LastEvent is the id of the event whose version the row has.
 	LastEvent int64
-	// Exists: the row is in the table.
+	// Exists: the row is in the table, and has been since MadeAt.
 	Exists bool
+	MadeAt time.Time
 	// rule is the RuleVersion that made the row as read.
 	rule int32
 	// readAt is the row's updated_at as read: who writes must have read the row as it is.
@@ -104,7 +105,7 @@ func statements(name, sql string) (all [Bases + 1]postgres.Statement) {
 // loadSQL reads rows by key. The state comes along only where an event of the very version may join its tie set.
 const loadSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi, o.look_after,
-  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version
+  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source, account, object_type, object_id, lo, hi, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
   AND o.object_id = d.object_id LIMIT 1) o`
@@ -153,7 +154,7 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 	copy(o.State.Hash[:], stored.Bytes(12))
 	copy(o.State.Exact[:], stored.Bytes(13))
 	o.LastEvent, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
-	o.rule = int32(stored.Int64(19))
+	o.rule, o.MadeAt = int32(stored.Int64(19)), stored.Time(20)
 	o.was.exact, o.was.ambiguous, o.was.version = o.State.Exact, o.Ambiguous, o.Version != NoVersion
 	if o.Set, err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
