@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/user"
@@ -19,7 +18,7 @@ import (
 
 // replaying are the flags of `postern replay`.
 type replaying struct {
-	yes, exact, noWait, preview, dry bool
+	yes, exact, noWait, preview, dry, publish bool
 }
 
 func newReplayCommand(c *cli) *cobra.Command {
@@ -34,6 +33,8 @@ stored already wins as it always does, so a replay mends what is missing and lea
 under the run's number; the live one stays. What fails is counted and not tried again by itself. Ctrl-C here only ends the watching; postern runs
 pause, resume and cancel steer the run.
 
+With --publish the events are applied to nothing: they go to the subjects postern.replays.RUN.> of the stream POSTERN_REPLAYS, for consumers of your own.
+
 With --dry-run everything is decided here and nothing is written: it shows what would change of each object, and how many events would have
 which outcome. It reads the events as --config FILE says (for a dev instance as its demo sources do), and holds in memory what would change.`,
 		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'objects were deleted by hand'
@@ -47,6 +48,7 @@ which outcome. It reads the events as --config FILE says (for a dev instance as 
 	cmd.Flags().BoolVar(&r.exact, "exact", false, "count instead of estimating")
 	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much it is and end")
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "decide everything, write nothing, and show what would change")
+	cmd.Flags().BoolVar(&r.publish, "publish", false, "publish the events to postern.replays.RUN.> instead of applying them")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
@@ -62,6 +64,7 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	if err != nil {
 		return err
 	}
+	order.Publish = r.publish
 	p, err := admin.PreviewReplay(ctx, pool, order, r.exact)
 	if err != nil {
 		return err
@@ -79,7 +82,11 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	if r.preview || p.Exact && p.Events == 0 {
 		return nil
 	}
-	if ok, err := r.confirm(cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil || !ok {
+	question := "Replay them?"
+	if r.publish {
+		question = "Publish them to postern.replays?"
+	}
+	if ok, err := confirm(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
 	run, err := admin.Replay(ctx, pool, order, operator(), values.Get("reason"), p.Events)
@@ -97,14 +104,15 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 }
 
 // confirm asks a person. Where nobody can be asked, --yes must say it.
-func (r *replaying) confirm(in io.Reader, out io.Writer) (bool, error) {
-	if r.yes {
+func confirm(cmd *cobra.Command, question string, yes bool) (bool, error) {
+	if yes {
 		return true, nil
 	}
+	in := cmd.InOrStdin()
 	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 		return false, usagef("nobody can be asked here: give --yes, or --preview to see no more than this")
 	}
-	fmt.Fprint(out, "Replay them? [y/N] ")
+	fmt.Fprint(cmd.ErrOrStderr(), question+" [y/N] ")
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil {
 		return false, err

@@ -103,6 +103,9 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 // inWords says how many events have which outcome.
 func inWords(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d processed", counts[replay.Processed])}
+	if n := counts[replay.Published]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d published", n))
+	}
 	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
 		if n := counts[string(s)]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))

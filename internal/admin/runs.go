@@ -61,8 +61,8 @@ func fromOurselves(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// replay takes {"source": "stripe", "type": "invoice.*", ..., "rate": 100, "reason": "...", "preview": true, "exact": true, "dry_run": true}:
-// with preview it only says how much that would be, and with dry_run what would become of it.
+// replay takes {"source": "stripe", "type": "invoice.*", ..., "rate": 100, "reason": "...", "preview": true, "exact": true, "dry_run": true,
+// "publish": true}: with preview it only says how much that would be, and with dry_run what would become of it.
 func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) (any, error) {
 	if len(query) > 0 {
 		return nil, fmt.Errorf("%w: what to replay is said in the body, not in the address", events.ErrInvalid)
@@ -74,13 +74,15 @@ func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) 
 	preview, err1 := flag(values, "preview")
 	exact, err2 := flag(values, "exact")
 	dry, err3 := flag(values, "dry_run")
-	if err := cmp.Or(err1, err2, err3); err != nil {
+	publish, err4 := flag(values, "publish")
+	if err := cmp.Or(err1, err2, err3, err4); err != nil {
 		return nil, err
 	}
 	order, err := PlanReplay(ctx, h.Pool, values)
 	if err != nil {
 		return nil, err
 	}
+	order.Publish = publish
 	if dry {
 		return h.tryReplay(ctx, order)
 	}

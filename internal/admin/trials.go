@@ -20,6 +20,9 @@ import (
 // NewTrial returns a trial for an order, whose events are read as the sources of these endpoints say. An order for one source that is not among
 // them is refused with events.ErrInvalid; of other orders the events of such sources would fail, and are counted so.
 func NewTrial(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoint, o *replay.Order) (*processor.Trial, error) {
+	if o.Publish {
+		return nil, fmt.Errorf("%w: what is published changes no object: a dry run has nothing to show", events.ErrInvalid)
+	}
 	known, err := sources(ctx, pool)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package processor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -23,7 +24,7 @@ const smallBody = 16 << 10
 // again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and
 // applying again is safe.
 func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alone bool) (map[versioning.Status]int64, error) {
-	recs, err := p.records(ctx, ids)
+	recs, err := p.records(ctx, ids, smallBody)
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +39,8 @@ func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alo
 }
 
 // records reads events of the log by their ids, in the order of these.
-func (p *Processor) records(ctx context.Context, ids []int64) ([]events.Record, error) {
-	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
+func (p *Processor) records(ctx context.Context, ids []int64, maxBody int) ([]events.Record, error) {
+	recs, err := events.Read(ctx, p.Pool, ids, maxBody)
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -91,6 +92,46 @@ func (p *Processor) batch(evs []stream.Event) (n int) {
 		bytes += weigh(&evs[n])
 	}
 	return n
+}
+
+// publishedAtOnce is how many events are read whole to be published: each may have a body of stream.MaxBody.
+const publishedAtOnce = 100
+
+// PublishStored publishes events of the log to postern.replays under a run, and returns how many those are: what is no longer in the log is left out.
+// It returns only when the stream has acknowledged all of them. An error is trouble of our own; publishing again is safe, and some then come twice.
+func (p *Processor) PublishStored(ctx context.Context, run int64, ids []int64) (n int64, err error) {
+	if p.Conn == nil {
+		return 0, unavailable(errors.New("publish events: this process has no connection to a stream"))
+	}
+	for len(ids) > 0 {
+		some := ids[:min(len(ids), publishedAtOnce)]
+		ids = ids[len(some):]
+		recs, err := p.records(ctx, some, stream.MaxBody)
+		if err != nil {
+			return n, err
+		}
+		evs := make([]stream.Event, len(recs))
+		for i := range recs {
+			evs[i] = p.sourceEvent(&recs[i])
+		}
+		if err := p.publishStored(ctx, run, evs); err != nil {
+			return n, unavailable(err)
+		}
+		n += int64(len(evs))
+	}
+	return n, nil
+}
+
+// publishStored makes the stream where it is missing.
+func (p *Processor) publishStored(ctx context.Context, run int64, evs []stream.Event) error {
+	err := p.Conn.PublishReplays(ctx, run, evs)
+	if !stream.Gone(err) {
+		return err
+	}
+	if err := p.Conn.EnsureReplays(ctx, p.Limits); err != nil {
+		return err
+	}
+	return p.Conn.PublishReplays(ctx, run, evs)
 }
 
 const statusesSQL = `SELECT status, count(*) FROM outcomes WHERE run = $1 AND event_id = ANY($2::bigint[]) GROUP BY status`

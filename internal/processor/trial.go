@@ -56,7 +56,7 @@ func NewTrial(pool *pgxpool.Pool, sources map[string]Source, known events.Source
 
 // Decide decides some events of the log, each given to it once, and returns how many would have which outcome. Errors: ErrTooMuch, events.ErrUnavailable.
 func (t *Trial) Decide(ctx context.Context, ids []int64) (map[versioning.Status]int64, error) {
-	recs, err := t.p.records(ctx, ids)
+	recs, err := t.p.records(ctx, ids, smallBody)
 	if err != nil {
 		return nil, err
 	}

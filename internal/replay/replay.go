@@ -29,6 +29,8 @@ type Order struct {
 	Words map[string]string `json:"words"`
 	// Rate bounds the events per second, so that live traffic keeps its latency; 0: as fast as it goes.
 	Rate float64 `json:"rate"`
+	// Publish: the events are published to postern.replays for the user's own consumers, and not applied; they get no outcomes.
+	Publish bool `json:"publish,omitzero"`
 }
 
 // DefaultChunk is the most events between two checkpoints.
@@ -41,10 +43,12 @@ type Runner struct {
 	Processor *processor.Processor
 	// Chunk bounds the events between two checkpoints.
 	Chunk int
+	// Again is how long to wait after trouble with the stream; 0: a second.
+	Again time.Duration
 }
 
 // Carry walks the log from the run's checkpoint to its bound; it is a runs.Carry.
-func (r *Runner) Carry(ctx context.Context, h *runs.Hold, _ *slog.Logger) (runs.Status, error) {
+func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
 	var order Order
 	asked := json.NewDecoder(bytes.NewReader(h.Asked))
 	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
@@ -60,19 +64,33 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, _ *slog.Logger) (runs.
 			return "", err
 		}
 	}
-	alone := h.Abandoned
-	for h.Cursor < h.Bound {
-		ids, end, err := events.Match(ctx, r.Pool, &order.Filter, h.Cursor, h.Bound)
+	w := &walk{Runner: r, hold: h, order: &order, alone: h.Abandoned, log: log}
+	return w.walk(ctx)
+}
+
+// walk is one run on its way.
+type walk struct {
+	*Runner
+	hold  *runs.Hold
+	order *Order
+	// alone: the next events are tried by themselves.
+	alone bool
+	log   *slog.Logger
+}
+
+func (w *walk) walk(ctx context.Context) (runs.Status, error) {
+	for h := w.hold; h.Cursor < h.Bound; {
+		ids, end, err := events.Match(ctx, w.Pool, &w.order.Filter, h.Cursor, h.Bound)
 		if err != nil {
 			return "", err
 		}
 		for len(ids) > 0 {
-			n := min(len(ids), r.chunk(order.Rate))
-			status, err := r.step(ctx, h, ids[:n], alone, order.Rate)
+			n := min(len(ids), w.chunk(w.order.Rate))
+			status, err := w.step(ctx, ids[:n])
 			if err != nil || status != runs.Running {
 				return status, err
 			}
-			ids, alone = ids[n:], false
+			ids, w.alone = ids[n:], false
 		}
 		if status, err := h.Advance(ctx, end); err != nil || status != runs.Running {
 			return status, err
@@ -89,23 +107,62 @@ func (r *Runner) chunk(rate float64) int {
 	return max(1, min(r.Chunk, int(rate)))
 }
 
-// step applies some events and moves the checkpoint behind them.
-func (r *Runner) step(ctx context.Context, h *runs.Hold, ids []int64, alone bool, rate float64) (runs.Status, error) {
+// step does with some events what the order says and moves the checkpoint behind them.
+func (w *walk) step(ctx context.Context, ids []int64) (runs.Status, error) {
 	began := time.Now()
-	counts, err := r.Processor.ApplyStored(ctx, processor.Target{Run: h.Run.Run}, ids, alone)
-	if err != nil {
-		return "", err
+	do := w.apply
+	if w.order.Publish {
+		do = w.publish
 	}
-	for status, n := range counts {
-		h.Counts[string(status)] += n
-		h.Counts[Processed] += n
+	if status, err := do(ctx, ids); err != nil || status != runs.Running {
+		return status, err
 	}
-	status, err := h.Advance(ctx, ids[len(ids)-1])
-	if rate > 0 && err == nil && status == runs.Running {
+	status, err := w.hold.Advance(ctx, ids[len(ids)-1])
+	if rate := w.order.Rate; rate > 0 && err == nil && status == runs.Running {
 		runs.Pause(ctx, time.Duration(float64(len(ids))/rate*float64(time.Second))-time.Since(began))
 	}
 	return status, cmp.Or(err, context.Cause(ctx))
 }
 
-// Processed is the count of all events that have an outcome in the run.
-const Processed = "processed"
+func (w *walk) apply(ctx context.Context, ids []int64) (runs.Status, error) {
+	counts, err := w.Processor.ApplyStored(ctx, processor.Target{Run: w.hold.Run.Run}, ids, w.alone)
+	if err != nil {
+		return "", err
+	}
+	for status, n := range counts {
+		w.count(string(status), n)
+	}
+	return runs.Running, nil
+}
+
+func (w *walk) count(as string, n int64) {
+	w.hold.Counts[as] += n
+	w.hold.Counts[Processed] += n
+}
+
+// publish waits for a stream that is away, for as long as the run is not paused or cancelled. What was published before that comes again.
+func (w *walk) publish(ctx context.Context, ids []int64) (runs.Status, error) {
+	for told := false; ; told = true {
+		n, err := w.Processor.PublishStored(ctx, w.hold.Run.Run, ids)
+		if err == nil {
+			w.count(Published, n)
+			return runs.Running, nil
+		}
+		if !told && ctx.Err() == nil {
+			w.log.Warn("events not published; tried again", "error", err)
+		}
+		runs.Pause(ctx, w.again())
+		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+}
+
+// again is when to publish again after trouble.
+func (w *walk) again() time.Duration { return cmp.Or(w.Again, time.Second) }
+
+// Counts of a run beside those of outcomes: of all its events, and of those it published.
+const (
+	Processed = "processed"
+	Published = "published"
+)

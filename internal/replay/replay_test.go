@@ -88,7 +88,11 @@ func (b *testBundle) processor(t *testing.T, p provider.Provider) *processor.Pro
 // start carries out runs until the test ends or stop is called.
 func (b *testBundle) start(t *testing.T, id string, p provider.Provider, chunk int) (stop func()) {
 	t.Helper()
-	replays := &replay.Runner{Pool: b.pool, Processor: b.processor(t, p), Chunk: chunk}
+	return b.carryOut(t, id, &replay.Runner{Pool: b.pool, Processor: b.processor(t, p), Chunk: chunk, Again: 10 * time.Millisecond})
+}
+
+func (b *testBundle) carryOut(t *testing.T, id string, replays *replay.Runner) (stop func()) {
+	t.Helper()
 	r := runs.NewRunner(runs.Options{Pool: b.pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{replay.Job: replays.Carry},
 		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 2}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -30,6 +30,26 @@ func (c *Conn) PublishEvents(ctx context.Context, evs []Event) []Ack {
 	return c.publishAll(ctx, msgs)
 }
 
+// runHeader names the run that published an event again.
+const runHeader = "Postern-Run"
+
+// PublishReplays publishes stored events under a run and waits for every answer. It returns nil only where the stream has them all.
+func (c *Conn) PublishReplays(ctx context.Context, run int64, evs []Event) error {
+	msgs := make([]*nats.Msg, len(evs))
+	number := []string{strconv.FormatInt(run, 10)}
+	largest := c.LargestBody()
+	for i := range evs {
+		msgs[i] = evs[i].messageTo(ReplaysSubject+"."+number[0], largest)
+		msgs[i].Header[runHeader] = number
+	}
+	for i, ack := range c.publishAll(ctx, msgs) {
+		if ack.Err != nil {
+			return fmt.Errorf("publish event %d under run %d: %w", evs[i].ID, run, ack.Err)
+		}
+	}
+	return nil
+}
+
 // publishAll publishes messages and takes their answers, with a subscription of its own: the future and the timer that the library makes for
 // each message cost more than the message.
 func (c *Conn) publishAll(ctx context.Context, msgs []*nats.Msg) []Ack {

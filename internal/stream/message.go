@@ -96,13 +96,15 @@ type parcel struct {
 	values [mostHeaders]string
 }
 
-// message makes the NATS message of an event, whose body travels up to largest bytes. Header values are percent-encoded where
-// they are not plain ASCII.
-func (e *Event) message(largest int) *nats.Msg {
+// message makes the NATS message of an event in the feed of events, whose body travels up to largest bytes.
+func (e *Event) message(largest int) *nats.Msg { return e.messageTo(EventsSubject, largest) }
+
+// messageTo makes the message for a subject below prefix. Header values are percent-encoded where they are not plain ASCII.
+func (e *Event) messageTo(prefix string, largest int) *nats.Msg {
 	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
 		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
 	}
-	made := &parcel{Msg: nats.Msg{Subject: EventsSubject + "." + Token(e.Source) + "." + Token(e.Type), Header: make(nats.Header, mostHeaders), Data: e.Body}}
+	made := &parcel{Msg: nats.Msg{Subject: prefix + "." + Token(e.Source) + "." + Token(e.Type), Header: make(nats.Header, mostHeaders), Data: e.Body}}
 	m, n := &made.Msg, 0
 	set := func(name, value string) {
 		if value != "" {

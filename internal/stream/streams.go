@@ -16,11 +16,14 @@ const (
 	ChangesStream  = "POSTERN_CHANGES"
 	EventsSubject  = "postern.events"
 	ChangesSubject = "postern.changes"
+	// ReplaysStream has the events that runs publish for the user's own consumers; below the subject come the run's number, source and type.
+	ReplaysStream  = "POSTERN_REPLAYS"
+	ReplaysSubject = "postern.replays"
 	// ProcessorConsumer is the durable consumer all processors share.
 	ProcessorConsumer = "processor"
 )
 
-// Limits bound each of the two streams. What they drop, the auditor brings back (events) or the outbox still has (changes).
+// Limits bound each of the streams. What they drop, the auditor brings back (events), the outbox still has (changes), or another run publishes again (replays).
 type Limits struct {
 	// MaxMessages bounds a stream's messages.
 	MaxMessages int64
@@ -41,26 +44,37 @@ var DefaultLimits = Limits{MaxMessages: 1_000_000, MaxBytes: 2 << 30, MaxAge: 24
 
 // Ensure makes the streams and the consumer as they should be, or updates them; harmless to repeat.
 func (c *Conn) Ensure(ctx context.Context, l Limits) error {
-	for _, s := range []struct{ name, subject, about string }{
-		{EventsStream, EventsSubject + ".>", "Postern: stored events, at least once; the log in PostgreSQL is the truth"},
-		{ChangesStream, ChangesSubject + ".>", "Postern: objects as they are now, at least once; keep the highest revision"},
-	} {
-		_, err := c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-			Name: s.name, Description: s.about, Subjects: []string{s.subject}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-			MaxMsgs: l.MaxMessages, MaxBytes: l.MaxBytes, MaxAge: l.MaxAge, Storage: jetstream.FileStorage, Replicas: l.Replicas,
-			// No message ids are used; a window would only cost memory and swallow what is published again after a wipe.
-			Duplicates: 100 * time.Millisecond,
-		})
-		if err != nil {
-			return fmt.Errorf("make stream %s: %w", s.name, err)
-		}
+	err := c.make(ctx, EventsStream, EventsSubject, "Postern: stored events, at least once; the log in PostgreSQL is the truth", l)
+	if err != nil {
+		return err
 	}
-	_, err := c.js.CreateOrUpdateConsumer(ctx, EventsStream, jetstream.ConsumerConfig{
+	if err := c.make(ctx, ChangesStream, ChangesSubject, "Postern: objects as they are now, at least once; keep the highest revision", l); err != nil {
+		return err
+	}
+	_, err = c.js.CreateOrUpdateConsumer(ctx, EventsStream, jetstream.ConsumerConfig{
 		Durable: ProcessorConsumer, Description: "Postern's processors", AckPolicy: jetstream.AckExplicitPolicy, AckWait: l.AckWait,
 		MaxDeliver: -1, MaxAckPending: l.MaxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
 	})
 	if err != nil {
 		return fmt.Errorf("make consumer %s: %w", ProcessorConsumer, err)
+	}
+	return nil
+}
+
+// EnsureReplays makes the stream of replays as it should be, or updates it. It is made when the first run publishes: who never has one needs no room for it.
+func (c *Conn) EnsureReplays(ctx context.Context, l Limits) error {
+	return c.make(ctx, ReplaysStream, ReplaysSubject, "Postern: stored events that a run published again, at least once", l)
+}
+
+func (c *Conn) make(ctx context.Context, name, subject, about string, l Limits) error {
+	_, err := c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: name, Description: about, Subjects: []string{subject + ".>"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
+		MaxMsgs: l.MaxMessages, MaxBytes: l.MaxBytes, MaxAge: l.MaxAge, Storage: jetstream.FileStorage, Replicas: l.Replicas,
+		// No message ids are used; a window would only cost memory and swallow what is published again after a wipe.
+		Duplicates: 100 * time.Millisecond,
+	})
+	if err != nil {
+		return fmt.Errorf("make stream %s: %w", name, err)
 	}
 	return nil
 }

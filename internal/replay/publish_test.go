@@ -1,0 +1,125 @@
+package replay_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// publisher carries out runs with a connection to a stream, until the test ends.
+func (b *testBundle) publisher(t *testing.T, server *testkit.Server, chunk int) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	conn, err := stream.Connect(stream.Options{URL: server.URL, Name: t.Name(), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	limits := stream.DefaultLimits
+	limits.MaxBytes = 64 << 20
+	proc, err := processor.New(processor.Options{Pool: b.pool, Conn: conn, Limits: limits, Settings: processor.DefaultSettings, ID: t.Name(), Logger: log, Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.carryOut(t, t.Name(), &replay.Runner{Pool: b.pool, Processor: proc, Chunk: chunk, Again: 10 * time.Millisecond})
+}
+
+// heard are the messages of a subject in the order of the stream.
+func heard(t *testing.T, server *testkit.Server, subject string, n int) (msgs []*nats.Msg) {
+	t.Helper()
+	nc, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := nc.JetStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, err := js.SubscribeSync(subject, nats.OrderedConsumer(), nats.BindStream(stream.ReplaysStream))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := sub.NextMsg(30 * time.Second)
+		if err != nil {
+			t.Fatalf("%d of %d messages: %v", len(msgs), n, err)
+		}
+		msgs = append(msgs, m)
+		meta, err := m.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if meta.NumPending == 0 && len(msgs) >= n {
+			return msgs
+		}
+	}
+}
+
+// A run that publishes gives each event it chose to the stream, as the feed of events has it, and applies nothing. A stream that is away is
+// waited for; what was published before that may come again, and nothing is left out.
+func TestPublishing(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 23, 30)
+	server := testkit.JetStream(t)
+	b.publisher(t, server, 40)
+	before := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o ORDER BY event_id, run`)
+	run := b.ask(t, replay.Order{Publish: true, Rate: 400})
+	b.until(t, run, func(r *runs.Run) bool { return r.Counts[replay.Published] >= 40 })
+	server.Stop(t)
+	stopped, err := runs.Show(t.Context(), b.operator, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stopped.Status != runs.Running || int(stopped.Counts[replay.Published]) >= len(b.ids) {
+		t.Fatalf("%+v", stopped)
+	}
+	if err := runs.Change(t.Context(), b.operator, run, runs.Paused); err != nil { // steered while the stream is away
+		t.Fatal(err)
+	}
+	b.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
+	if err := runs.Change(t.Context(), b.operator, run, runs.Waiting); err != nil {
+		t.Fatal(err)
+	}
+	server.Restart(t)
+	ended := b.until(t, run, done)
+	if int(ended.Counts[replay.Published]) != len(b.ids) || ended.Counts[replay.Processed] != ended.Counts[replay.Published] || len(ended.Counts) != 2 {
+		t.Errorf("counts %v of %d events", ended.Counts, len(b.ids))
+	}
+	recs, err := events.Read(t.Context(), b.pool, b.ids, events.AnyBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]byte{}
+	for i := range recs {
+		want[strconv.FormatInt(recs[i].ID, 10)] = recs[i].Body
+	}
+	got := map[string]bool{}
+	for _, m := range heard(t, server, fmt.Sprintf("postern.replays.%d.>", run), len(b.ids)) {
+		id := m.Header.Get("Postern-Id")
+		body, known := want[id]
+		if got[id] = true; !known || !bytes.Equal(body, m.Data) || m.Subject != fmt.Sprintf("postern.replays.%d.sim.thing", run) ||
+			m.Header.Get("Postern-Run") != fmt.Sprint(run) || m.Header.Get("Postern-Source") != "sim" || m.Header.Get("Postern-Schema") != "1" {
+			t.Fatalf("%s %v", m.Subject, m.Header)
+		}
+	}
+	if len(got) != len(b.ids) {
+		t.Errorf("%d of %d events were published", len(got), len(b.ids))
+	}
+	if after := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o ORDER BY event_id, run`); len(after) != len(before) {
+		t.Errorf("%d outcomes, before %d", len(after), len(before))
+	}
+}
