@@ -449,8 +449,11 @@ CREATE TABLE postern.runs (
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
     updated_at timestamp with time zone NOT NULL,
+    approved_by text DEFAULT ''::text NOT NULL,
+    approval text DEFAULT ''::text NOT NULL,
+    hand bigint[] DEFAULT '{}'::bigint[] NOT NULL,
     CONSTRAINT runs_check CHECK (((ended_at IS NOT NULL) = (status = ANY (ARRAY['done'::text, 'failed'::text, 'cancelled'::text])))),
-    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['waiting'::text, 'running'::text, 'paused'::text, 'done'::text, 'failed'::text, 'cancelled'::text])))
+    CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['proposed'::text, 'waiting'::text, 'running'::text, 'paused'::text, 'done'::text, 'failed'::text, 'cancelled'::text])))
 )
 WITH (fillfactor='50');
 
@@ -461,6 +464,12 @@ COMMENT ON COLUMN postern.runs.asked IS 'filter and options, as they were asked 
 COMMENT ON COLUMN postern.runs.bound IS 'the run reads the log up to this id; null until it is frozen';
 
 COMMENT ON COLUMN postern.runs.counts IS 'events by what became of them, as of the checkpoint';
+
+COMMENT ON COLUMN postern.runs.approved_by IS 'who let a proposed run begin; empty for one that needed nobody';
+
+COMMENT ON COLUMN postern.runs.approval IS 'why it was let begin';
+
+COMMENT ON COLUMN postern.runs.hand IS 'events that were chosen and are not counted yet, for a job that would not choose them again';
 
 ALTER TABLE postern.runs ALTER COLUMN run ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.runs_run_seq
@@ -594,6 +603,8 @@ CREATE INDEX outcomes_by_object ON postern.outcomes USING btree (object, event_i
 CREATE INDEX outcomes_dead ON postern.outcomes USING btree (event_id) WHERE (status = 'dead'::text);
 
 CREATE INDEX outcomes_due ON postern.outcomes USING btree (due) WHERE ((status = 'failed'::text) AND (run = 0));
+
+CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id) WHERE (status = ANY (ARRAY['failed'::text, 'dead'::text]));
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -32,6 +33,9 @@ A running processor carries it out, beside the live events, straight from the lo
 stored already wins as it always does, so a replay mends what is missing and leaves the rest alone. Each event gets an outcome of its own
 under the run's number; the live one stays. What fails is counted and not tried again by itself. Ctrl-C here only ends the watching; postern runs
 pause, resume and cancel steer the run.
+
+--mode says which side effects happen again; there are none yet, so missing and force do the same as state now. A run with --mode force waits until
+somebody approves it: postern runs approve.
 
 With --publish the events are applied to nothing: they go to the subjects postern.replays.RUN.> of the stream POSTERN_REPLAYS, for consumers of your own.
 
@@ -93,7 +97,7 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	if err != nil {
 		return err
 	}
-	if r.noWait {
+	if r.noWait || order.Mode == replay.Force {
 		found, err := runs.Show(ctx, pool, run)
 		if err != nil {
 			return err

@@ -124,3 +124,25 @@ func TestDryRun(t *testing.T) {
 	b.run(t, "replay", "--dry-run", "--key", "none").want(t, 0, "0 processed. 0 objects would change", "")
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
 }
+
+// With force a run waits for an approval, which is kept with its reason.
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "evt_1", "{}")
+	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "known are state, missing, force")
+	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "proposed", "")
+	if h, err := runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h != nil || err != nil {
+		t.Errorf("%+v %v", h, err)
+	}
+	b.run(t, "runs", "approve", "1").want(t, 2, "", "say why with --reason")
+	b.run(t, "runs", "approve", "2", "--reason", "x").want(t, 3, "", "run 2: not found")
+	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is proposed")
+	b.run(t, "runs", "approve", "1", "--reason", "agreed with finance").want(t, 0, "agreed with finance", "")
+	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "", "run 1 is waiting and waits for nobody's approval")
+	if h, err := runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h == nil || err != nil || !strings.Contains(string(h.Asked), `"force"`) {
+		t.Errorf("%+v %v", h, err)
+	}
+	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "proposed", "")
+	b.run(t, "runs", "cancel", "2").want(t, 0, "cancelled", "")
+}

@@ -41,7 +41,7 @@ func newRunsCommand(c *cli) *cobra.Command {
 		runCommand(c, "show", "Show a run: what was asked for, how far it is, what came of it", func(ctx context.Context, pool *pgxpool.Pool, run int64) (*runs.Run, error) {
 			return runs.Show(ctx, pool, run)
 		}),
-		newRunsWatchCommand(c))
+		newRunsWatchCommand(c), newRunsApproveCommand(c))
 	for _, change := range []struct{ name, short string }{
 		{"pause", "Pause a run at its next checkpoint"}, {"resume", "Let a paused run go on"}, {"cancel", "End a run for good; what it has done stays"},
 	} {
@@ -87,6 +87,34 @@ func newRunsWatchCommand(c *cli) *cobra.Command {
 	}
 }
 
+func newRunsApproveCommand(c *cli) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:     "approve RUN --reason WHY",
+		Short:   "Let a proposed run begin; who approved it and why is kept",
+		Example: "  postern runs approve 7 --reason 'agreed with finance'",
+		Args:    wantArgs("RUN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := number(args[0])
+			if err != nil {
+				return err
+			}
+			if strings.TrimSpace(reason) == "" {
+				return usagef("say why with --reason")
+			}
+			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+				found, err := admin.ApproveRun(cmd.Context(), pool, run, operator(), reason)
+				if err != nil {
+					return err
+				}
+				return printRun(cmd.OutOrStdout(), c, found)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why the run may begin")
+	return cmd
+}
+
 func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	if c.output == "json" {
 		return printJSON(out, r)
@@ -96,7 +124,7 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 		place = fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
 	}
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked),
-		"who", r.Who, "reason", r.Reason, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
+		"who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy, "because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
 		"carried out by", r.HeldBy, "log read up to", place, "events", inWords(r.Counts))
 }
 
@@ -178,6 +206,9 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 	line += " events"
 	if r.Status == runs.Waiting {
 		line += "; a processor takes it when it has a hand free"
+	}
+	if r.Status == runs.Proposed {
+		line += fmt.Sprintf("; it begins when somebody approves it: postern runs approve %d --reason WHY", r.Run)
 	}
 	if took := now.Sub(w.since).Seconds(); took > 0 && done > w.at {
 		rate := float64(done-w.at) / took

@@ -20,17 +20,18 @@ import (
 var ReplayParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool { return p == limitParam || p == cursorParam }),
 	Param{"ids", "our ids of events, separated by commas"},
 	Param{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
+	Param{"mode", "what happens again outside of the mirror: state (nothing, the default), missing (effects that have no ledger entry), force (all effects; a person must approve the run). There are no effects yet, so all do the same now"},
 	Param{"reason", "why; kept in the ledger of runs"})
 
 // RunParams choose runs.
-var RunParams = []Param{{"job", "replay"}, {"status", "waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
+var RunParams = []Param{{"job", "replay"}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
 
 // PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
 func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
 	q := newQuery(ctx, pool, values, ReplayParams)
 	o := &replay.Order{Filter: q.events(), Words: map[string]string{}}
 	for name := range maps.Keys(values) {
-		if name != "rate" && name != "reason" {
+		if name != "rate" && name != "reason" && name != "mode" {
 			o.Words[name] = values.Get(name)
 		}
 	}
@@ -46,6 +47,7 @@ func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*re
 			q.fail("rate %q: events per second, at least 1", text)
 		}
 	}
+	o.Mode = replay.Mode(q.oneOf("mode", string(replay.State), string(replay.Missing), string(replay.Force)))
 	return o, q.err
 }
 
@@ -71,15 +73,15 @@ func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exa
 	return events.Estimate(ctx, pool, &o.Filter)
 }
 
-// Replay enters a replay into the ledger; a running processor carries it out. It returns the run's number.
+// Replay enters a replay into the ledger; a running processor carries it out, with replay.Force once it is approved. It returns the run's number.
 func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who, reason string, expected int64) (run int64, err error) {
-	return runs.Ask(ctx, pool, runs.Order{Job: replay.Job, Asked: o, Who: who, Reason: reason, Expected: expected})
+	return runs.Ask(ctx, pool, runs.Order{Job: replay.Job, Asked: o, Who: who, Reason: reason, Expected: expected, Propose: o.Mode == replay.Force})
 }
 
 // Runs lists runs by RunParams. Errors: events.ErrInvalid.
 func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Run], error) {
 	q := newQuery(ctx, pool, values, RunParams)
-	f := runs.Filter{Job: q.oneOf("job", replay.Job), Status: runs.Status(q.oneOf("status", string(runs.Waiting), string(runs.Running), string(runs.Paused),
+	f := runs.Filter{Job: q.oneOf("job", replay.Job), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
 		string(runs.Done), string(runs.Failed), string(runs.Cancelled)))}
 	limit := q.limit()
 	if q.err != nil {
@@ -98,6 +100,14 @@ func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, change string
 		return nil, fmt.Errorf("%w: %q is nothing that can be done to a run", events.ErrInvalid, change)
 	}
 	if err := runs.Change(ctx, pool, run, to); err != nil {
+		return nil, err
+	}
+	return runs.Show(ctx, pool, run)
+}
+
+// ApproveRun lets a proposed run begin and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
+func ApproveRun(ctx context.Context, pool *pgxpool.Pool, run int64, who, reason string) (*runs.Run, error) {
+	if err := runs.Approve(ctx, pool, run, who, reason); err != nil {
 		return nil, err
 	}
 	return runs.Show(ctx, pool, run)

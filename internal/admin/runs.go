@@ -40,8 +40,29 @@ func (h *handler) runRoutes(api *echo.Group) {
 			return ChangeRun(ctx, h.Pool, run, change)
 		}), fromOurselves)
 	}
+	api.POST("/runs/:run/approve", h.show(h.approve), fromOurselves)
 	api.POST("/replays", h.show(h.replay), fromOurselves)
 }
+
+// approve takes {"reason": "..."}.
+func (h *handler) approve(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+	run, err := runNumber(c)
+	if err != nil {
+		return nil, err
+	}
+	values, err := asked(c.Request().Body)
+	if err != nil {
+		return nil, err
+	}
+	reason := values.Get("reason")
+	if values.Del("reason"); len(values) > 0 {
+		return nil, fmt.Errorf("%w: an approval has a reason and nothing else", events.ErrInvalid)
+	}
+	return ApproveRun(ctx, h.Pool, run, by(c), reason)
+}
+
+// by is who asks, as far as is known.
+func by(c echo.Context) string { return "admin API, from " + c.Request().RemoteAddr }
 
 func runNumber(c echo.Context) (int64, error) {
 	run, err := strconv.ParseInt(c.Param("run"), 10, 64)
@@ -90,7 +111,7 @@ func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) 
 	if err != nil || preview {
 		return expected, err
 	}
-	run, err := Replay(ctx, h.Pool, order, "admin API, from "+c.Request().RemoteAddr, values.Get("reason"), expected.Events)
+	run, err := Replay(ctx, h.Pool, order, by(c), values.Get("reason"), expected.Events)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +134,7 @@ func asked(body io.Reader) (url.Values, error) {
 	d := json.NewDecoder(io.LimitReader(body, maxAsked))
 	d.UseNumber()
 	if err := d.Decode(&fields); err != nil || fields == nil {
-		return nil, fmt.Errorf("%w: the body is no JSON object; {} chooses all events", events.ErrInvalid)
+		return nil, fmt.Errorf("%w: the body is no JSON object; send {} where there is nothing to say", events.ErrInvalid)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%w: the body goes on behind its JSON object", events.ErrInvalid)

@@ -62,6 +62,30 @@ func TestReplays(t *testing.T) {
 	}
 }
 
+// A run with force begins when it is approved.
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "k")
+	const kind = "application/json"
+	if status, run := b.post(t, "/api/v1/replays", kind, `{"mode": "force", "publish": false}`); status != 200 || run["status"] != "proposed" {
+		t.Errorf("%d %v", status, run)
+	}
+	for _, c := range []struct {
+		body   string
+		status int
+		holds  string
+	}{{``, 400, "no JSON object"}, {`{}`, 400, "say why"}, {`{"reason": "yes", "who": "root"}`, 400, "nothing else"}, {`{"reason": "agreed"}`, 200, ""}, {`{"reason": "agreed"}`, 400, "waits for nobody"}} {
+		status, run := b.post(t, "/api/v1/runs/1/approve", kind, c.body)
+		if detail, _ := run["detail"].(string); status != c.status || !strings.Contains(detail, c.holds) {
+			t.Errorf("%s: %d %v", c.body, status, run)
+		}
+	}
+	if _, run := b.get(t, "/api/v1/runs/1"); run["status"] != "waiting" || run["approval"] != "agreed" || !strings.HasPrefix(run["approved_by"].(string), "admin API") {
+		t.Errorf("%v", run)
+	}
+}
+
 func TestBadReplaysSayWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

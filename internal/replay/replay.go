@@ -31,7 +31,22 @@ type Order struct {
 	Rate float64 `json:"rate"`
 	// Publish: the events are published to postern.replays for the user's own consumers, and not applied; they get no outcomes.
 	Publish bool `json:"publish,omitzero"`
+	// Mode says what happens again outside of the mirror; "" is State.
+	Mode Mode `json:"mode,omitzero"`
 }
+
+// Mode says which side effects of an event happen when it is applied again.
+type Mode string
+
+// The modes. There are no effects yet, so all of them do the same; the order keeps which was asked for.
+const (
+	// State: none.
+	State Mode = "state"
+	// Missing: those that have no entry in the ledger of effects.
+	Missing Mode = "missing"
+	// Force: all. Such a run is only proposed, until a person approves it.
+	Force Mode = "force"
+)
 
 // DefaultChunk is the most events between two checkpoints.
 const DefaultChunk = 1000

@@ -86,7 +86,7 @@ WITH held AS (
   UPDATE checkpoints SET cursor = $4, leased_until = clock_now() + $5::interval, updated_at = clock_now()
   WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
 )
-UPDATE runs r SET counts = $6, updated_at = clock_now() FROM held h WHERE r.run = h.run RETURNING r.status`
+UPDATE runs r SET counts = $6, hand = '{}', updated_at = clock_now() FROM held h WHERE r.run = h.run RETURNING r.status`
 
 // Advance moves the checkpoint to the cursor and keeps the counts, which are as of there, in one statement; everything up to the cursor
 // must have its outcome. It renews the lease and returns how the run stands now: whoever carries it out goes on only while it is Running.
@@ -103,8 +103,26 @@ func (h *Hold) Advance(ctx context.Context, cursor int64) (Status, error) {
 	if err != nil {
 		return "", fmt.Errorf("advance run %d: %w", h.Run.Run, err)
 	}
-	h.Cursor = cursor
+	h.Cursor, h.Hand = cursor, nil
 	return h.Status, nil
+}
+
+const handSQL = `
+UPDATE runs r SET hand = $4, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.leased_by = $3`
+
+// Keep notes events that are about to be worked on, for a job whose work takes them out of what it would choose. Whoever holds the run next finds them
+// in Hand, until Advance. Errors: ErrLost.
+func (h *Hold) Keep(ctx context.Context, ids []int64) error {
+	kept, err := h.pool.Exec(ctx, handSQL, h.Job, h.Run.Run, h.by, ids)
+	if err != nil {
+		return fmt.Errorf("keep what run %d has in hand: %w", h.Run.Run, err)
+	}
+	if kept.RowsAffected() == 0 {
+		return ErrLost
+	}
+	h.Hand = ids
+	return nil
 }
 
 const endSQL = `

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,8 @@ type Status string
 
 // The statuses of a run. Done, failed and cancelled are final.
 const (
+	// Proposed waits for a person's approval.
+	Proposed  Status = "proposed"
 	Waiting   Status = "waiting"
 	Running   Status = "running"
 	Paused    Status = "paused"
@@ -39,7 +42,10 @@ type Run struct {
 	Asked  json.RawMessage `json:"asked"`
 	Who    string          `json:"who"`
 	Reason string          `json:"reason"`
-	Status Status          `json:"status"`
+	// ApprovedBy let a run begin that was only proposed, for the reason Approval; "" where nobody had to.
+	ApprovedBy string `json:"approved_by"`
+	Approval   string `json:"approval"`
+	Status     Status `json:"status"`
 	// Detail says why a run failed.
 	Detail string `json:"detail"`
 	// Bound is the id up to which the log is read, 0 until the run has frozen it; Cursor, up to where everything has its outcome.
@@ -55,6 +61,8 @@ type Run struct {
 	UpdatedAt events.Instant   `json:"updated_at"`
 	// HeldBy is the process that carries the run out, "" where none does now.
 	HeldBy string `json:"held_by"`
+	// Hand are events that were kept (Hold.Keep) and are not passed by the checkpoint.
+	Hand []int64 `json:"-"`
 }
 
 // Order is what somebody wants done.
@@ -64,11 +72,13 @@ type Order struct {
 	Who, Reason string
 	// Expected is an estimate of the events, 0: none.
 	Expected int64
+	// Propose: it waits until a person approves it.
+	Propose bool
 }
 
 const askSQL = `
 INSERT INTO runs (job, asked, who, reason, status, detail, expected, counts, made_at, updated_at)
-VALUES ($1, $2, $3, $4, 'waiting', '', nullif($5::bigint, 0), '{}', clock_now(), clock_now()) RETURNING run`
+VALUES ($1, $2, $3, $4, $6, '', nullif($5::bigint, 0), '{}', clock_now(), clock_now()) RETURNING run`
 
 // Ask enters a run into the ledger; the next process that has a hand free carries it out. It returns the run's number.
 func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
@@ -76,14 +86,19 @@ func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error
 	if err != nil {
 		return 0, err
 	}
-	if err := pool.QueryRow(ctx, askSQL, o.Job, asked, events.Text(o.Who), events.Text(o.Reason), o.Expected).Scan(&run); err != nil {
+	status := Waiting
+	if o.Propose {
+		status = Proposed
+	}
+	if err := pool.QueryRow(ctx, askSQL, o.Job, asked, events.Text(o.Who), events.Text(o.Reason), o.Expected, status).Scan(&run); err != nil {
 		return 0, fmt.Errorf("enter the run: %w", err)
 	}
 	return run, nil
 }
 
 const runColumns = `r.run, r.job, r.asked, r.who, r.reason, r.status, r.detail, coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts,
-  r.made_at, r.started_at, r.ended_at, r.updated_at, CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END`
+  r.made_at, r.started_at, r.ended_at, r.updated_at, CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END,
+  r.approved_by, r.approval, r.hand`
 
 const (
 	listSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
@@ -142,7 +157,11 @@ func scan(row pgx.CollectableRow) (Run, error) {
 	var r Run
 	var started, ended *time.Time
 	err := row.Scan(&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
-		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.HeldBy)
+		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.HeldBy,
+		&r.ApprovedBy, &r.Approval, &r.Hand)
+	if len(r.Hand) == 0 {
+		r.Hand = nil
+	}
 	if started != nil {
 		r.StartedAt.Time = *started
 	}
@@ -156,7 +175,7 @@ func scan(row pgx.CollectableRow) (Run, error) {
 var changes = map[Status][]Status{
 	Paused:    {Waiting, Running},
 	Waiting:   {Paused},
-	Cancelled: {Waiting, Running, Paused},
+	Cancelled: {Proposed, Waiting, Running, Paused},
 }
 
 const changeSQL = `
@@ -181,4 +200,25 @@ func Change(ctx context.Context, pool *pgxpool.Pool, run int64, to Status) error
 		return nil
 	}
 	return fmt.Errorf("%w: run %d is %s, so it cannot become %s", events.ErrInvalid, run, r.Status, to)
+}
+
+const approveSQL = `UPDATE runs SET status = 'waiting', approved_by = $2, approval = $3, updated_at = clock_now() WHERE run = $1 AND status = 'proposed'`
+
+// Approve lets a proposed run begin. Errors: events.ErrNotFound, and events.ErrInvalid where the run is not proposed or no reason is given.
+func Approve(ctx context.Context, pool *pgxpool.Pool, run int64, who, reason string) error {
+	if strings.TrimSpace(reason) == "" {
+		return fmt.Errorf("%w: approve run %d: say why", events.ErrInvalid, run)
+	}
+	done, err := pool.Exec(ctx, approveSQL, run, events.Text(who), events.Text(reason))
+	if err != nil {
+		return fmt.Errorf("approve run %d: %w", run, err)
+	}
+	if done.RowsAffected() > 0 {
+		return nil
+	}
+	found, err := Show(ctx, pool, run)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: run %d is %s and waits for nobody's approval", events.ErrInvalid, run, found.Status)
 }

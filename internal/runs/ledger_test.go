@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -204,5 +205,38 @@ func TestEachRunIsTakenOnce(t *testing.T) {
 	}
 	if page, err = runs.List(t.Context(), b.operator, runs.Filter{Job: job}, page.Next, 15); err != nil || len(page.Items) != 5 || page.Next != "" {
 		t.Errorf("%d runs on the second page, %v", len(page.Items), err)
+	}
+}
+
+// What is kept in hand is there for the next holder, until the checkpoint passes it.
+func TestHand(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.ask(t, "x")
+	first, err := runs.Take(t.Context(), b.processor, "first", time.Millisecond, job)
+	if err != nil || first == nil || first.Hand != nil {
+		t.Fatal(first, err)
+	}
+	if err := first.Keep(t.Context(), []int64{7, 8}); err != nil {
+		t.Fatal(err)
+	}
+	var second *runs.Hold
+	testkit.Eventually(t, time.Minute, func() (err error) {
+		if second, err = runs.Take(t.Context(), b.processor, "second", time.Minute, job); err == nil && second == nil {
+			err = errors.New("still held")
+		}
+		return err
+	})
+	if !second.Abandoned || !slices.Equal(second.Hand, []int64{7, 8}) {
+		t.Errorf("%+v", second)
+	}
+	if err := first.Keep(t.Context(), []int64{9}); !errors.Is(err, runs.ErrLost) {
+		t.Error(err)
+	}
+	if _, err := second.Advance(t.Context(), 8); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := runs.Show(t.Context(), b.operator, second.Run.Run); err != nil || r.Hand != nil || second.Hand != nil {
+		t.Errorf("%+v %v", r, err)
 	}
 }
