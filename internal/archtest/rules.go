@@ -59,6 +59,7 @@ var rules = []rule{
 	{"internal/provider", 30, "what a provider means"},
 	{"internal/signature", 20, "signature schemes as data"},
 	{"internal/canonical", 20, "JSON as exact values"},
+	{"internal/timetable", 5, "when something is due: cron expressions in time zones"},
 	{"internal/postgres", 5, "the way to PostgreSQL"},
 	{"internal/telemetry", 5, "log, metrics and traces"},
 	{"internal/lifecycle", 1, "start, stop, time out in order"},
@@ -77,6 +78,7 @@ var confined = []struct {
 	{"github.com/nats-io/nats.go", []string{"internal/stream", "internal/testkit", "examples/*", "bench/*"}, "everyone else speaks of streams and messages"},
 	{"go.opentelemetry.io/otel/sdk", []string{"internal/telemetry"}, "everyone else knows the interface alone, which costs nothing where no traces are sent"},
 	{"go.opentelemetry.io/otel/exporters", []string{"internal/telemetry"}, "where traces go is nobody else's matter"},
+	{"github.com/hashicorp/cronexpr", []string{"internal/timetable"}, "it knows nothing of changes of the clocks, and its Next is for one goroutine"},
 	{"github.com/pressly/goose", []string{"internal/postgres"}, "how migrations are applied is nobody else's matter"},
 }
 
