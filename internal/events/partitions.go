@@ -26,6 +26,22 @@ func EnsurePartitions(ctx context.Context, db querier, ahead time.Duration) erro
 	return nil
 }
 
+// partitionsUntilSQL walks the days from now on to the first that has no partition.
+const partitionsUntilSQL = `
+SELECT to_timestamp(d.day * 86400), to_timestamp(d.day * 86400) - clock_now()
+FROM (SELECT clock_ms() / 86400000 AS today) t, generate_series(t.today, t.today + 400) AS d(day)
+WHERE NOT EXISTS (SELECT FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending
+  AND c.relname = 'events_' || to_char(to_timestamp(d.day * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD'))
+ORDER BY d.day LIMIT 1`
+
+// PartitionsUntil is the end of the last of the log's partitions from today on, without a gap, and how far ahead that is; at most 400 days.
+func PartitionsUntil(ctx context.Context, pool *pgxpool.Pool) (until time.Time, left time.Duration, err error) {
+	if err := pool.QueryRow(ctx, partitionsUntilSQL).Scan(&until, &left); err != nil {
+		return until, 0, fmt.Errorf("look how far partitions are made ahead: %w", err)
+	}
+	return until, left, nil
+}
+
 const addSourceSQL = `INSERT INTO sources (name, provider) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING`
 
 const sourcesSQL = `SELECT number, name, provider FROM sources`

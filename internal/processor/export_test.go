@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // AuditPass returns the auditor of a processor as a function that makes one pass.
@@ -13,6 +15,11 @@ func AuditPass(p *Processor) func(context.Context) error {
 
 // ReadBacklog reads what is left to do into the metrics.
 func ReadBacklog(ctx context.Context, p *Processor) { p.readBacklog(ctx) }
+
+// Maintained does once what Maintain does every minute.
+func Maintained(ctx context.Context, p *Processor, keeper *pgxpool.Pool) error {
+	return p.maintain(ctx, keeper)
+}
 
 // Envelopes are the body of a change as it goes out and as encoding/json alone would write it.
 func Envelopes(state json.RawMessage, omitted bool, id string) (got, want []byte, err error) {

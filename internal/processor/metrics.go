@@ -21,7 +21,9 @@ type metrics struct {
 	changes   *prometheus.CounterVec
 	handBacks prometheus.Counter
 	foreign   prometheus.Counter
-	backlog   backlogMetrics
+	// partitions is until when the log has partitions.
+	partitions prometheus.Gauge
+	backlog    backlogMetrics
 }
 
 // statuses are all outcomes there are.
@@ -36,7 +38,7 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	preset(m.doubts, "ambiguous", "settled", "look_owed")
 	preset(m.audited, causeMissing, causeDue)
 	preset(m.changes, "acknowledged", "failed")
-	for _, c := range append(m.backlog.build(), m.outcomes, m.doubts, m.batches, m.apply, m.lag, m.audited, m.behind, m.passed, m.changes, m.handBacks, m.foreign) {
+	for _, c := range append(m.backlog.build(), m.outcomes, m.doubts, m.batches, m.apply, m.lag, m.audited, m.behind, m.passed, m.changes, m.handBacks, m.foreign, m.partitions) {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
@@ -67,6 +69,7 @@ func (m *metrics) build() {
 	m.passed = gauge("postern_auditor_last_pass_timestamp_seconds", "When this process last ended a pass of the auditor, Unix time; 0 if never.")
 	m.changes = vector("postern_changes_total", "result", "Changes handed to the feed: acknowledged or failed (sent again later).")
 	m.handBacks = counter("postern_messages_handed_back_total", "Messages handed back to the stream for trouble of our own.")
+	m.partitions = gauge("postern_partitions_until_timestamp_seconds", "Until when the log has partitions without a gap, Unix time, as of the last minute's look; 0 before the first. They are made 8 days ahead.")
 	m.foreign = counter("postern_messages_foreign_total", "Messages in the stream of events that were not ours and were dropped.")
 }
 
