@@ -434,6 +434,32 @@ ALTER TABLE postern.rejections ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY 
     CACHE 1
 );
 
+CREATE TABLE postern.retired (
+    name text NOT NULL,
+    lo bigint NOT NULL,
+    hi bigint NOT NULL,
+    folded_to bigint NOT NULL,
+    events bigint NOT NULL,
+    bytes bigint NOT NULL,
+    export jsonb,
+    run bigint NOT NULL,
+    ready_at timestamp with time zone,
+    dropped_at timestamp with time zone,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT retired_check CHECK (((dropped_at IS NULL) OR (ready_at IS NOT NULL)))
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.retired OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.retired IS 'partitions of the log that retention is about to drop or has dropped; kept for good, a row a day at most';
+
+COMMENT ON COLUMN postern.retired.lo IS 'the first id that the partition may hold; hi is the first behind it';
+
+COMMENT ON COLUMN postern.retired.folded_to IS 'the bases hold what the events up to this id make; events is how many those are';
+
+COMMENT ON COLUMN postern.retired.ready_at IS 'since then all that must outlive the partition is kept, and it may be detached and dropped';
+
 CREATE TABLE postern.runs (
     run bigint NOT NULL,
     job text NOT NULL,
@@ -581,6 +607,9 @@ ALTER TABLE ONLY postern.outcomes
 ALTER TABLE ONLY postern.rejections
     ADD CONSTRAINT rejections_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY postern.retired
+    ADD CONSTRAINT retired_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY postern.runs
     ADD CONSTRAINT runs_pkey PRIMARY KEY (run);
 
@@ -607,6 +636,8 @@ CREATE INDEX outcomes_due ON postern.outcomes USING btree (due) WHERE ((status =
 CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id) WHERE (status = ANY (ARRAY['failed'::text, 'dead'::text]));
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
+
+CREATE UNIQUE INDEX runs_one_retention ON postern.runs USING btree (job) WHERE ((job = 'retention'::text) AND (ended_at IS NULL));
 
 CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['waiting'::text, 'running'::text]));
 
@@ -675,7 +706,11 @@ GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 GRANT SELECT,INSERT,DELETE ON TABLE postern.rejections TO postern_gateway;
 GRANT SELECT ON TABLE postern.rejections TO postern_operator;
 
-GRANT SELECT,UPDATE ON TABLE postern.runs TO postern_processor;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.retired TO postern_processor;
+GRANT SELECT ON TABLE postern.retired TO postern_operator;
+GRANT SELECT ON TABLE postern.retired TO postern_gateway;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_processor;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_operator;
 
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_operator;

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -30,7 +32,8 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if url == "" {
 		url = cfg.Database.URL
 	}
-	keeper, err := a.pool(ctx, string(url), "postern_maintenance", 1)
+	// Two sessions: retention's, which may wait long until a partition can be detached, and that of the partitions ahead.
+	keeper, err := a.pool(ctx, string(url), "postern_maintenance", 2)
 	if err != nil {
 		return fmt.Errorf("maintenance: %w", err)
 	}
@@ -44,13 +47,17 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 		return err
 	}
 	a.loop("maintenance", func(ctx context.Context) error {
-		return processor.Maintain(ctx, keeper, t.Processor.KeepChanges, a.Logger)
+		return p.Maintain(ctx, keeper)
 	})
 	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
 	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
+	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
+	a.loop("retention", func(ctx context.Context) error {
+		return retention.Daily(ctx, pool, retentionPolicy(cfg), t.RetentionEvery, a.Logger)
+	})
 	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
-		Jobs: map[string]runs.Carry{replay.Job: replays.Carry}}).Run)
+		Jobs: map[string]runs.Carry{replay.Job: replays.Carry, retention.Job: forgets.Carry}}).Run)
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
@@ -58,6 +65,12 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 		return nil
 	})
 	return nil
+}
+
+// retentionPolicy is the configuration's section retention.
+func retentionPolicy(c *config.Config) retention.Policy {
+	r := c.Retention
+	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
 }
 
 // processID names this process in leases.

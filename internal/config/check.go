@@ -41,7 +41,7 @@ func check(c *Config, p purpose) error {
 	} else if err != nil {
 		bad = append(bad, err)
 	}
-	bad = append(bad, sharedVariables(checked.Sources), checkBodies(checked))
+	bad = append(bad, sharedVariables(checked.Sources), checkBodies(checked), checkRetention(c.Retention))
 	return errors.Join(bad...)
 }
 
@@ -58,6 +58,25 @@ func checkBodies(c *Config) error {
 	for _, name := range sortedKeys(c.Sources) {
 		if size := c.Sources[name].MaxBodyBytes; size != c.Ingest.MaxBodyBytes {
 			want("sources."+name+".max_body_bytes", size)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// checkRetention wants that nothing is forgotten before the events it belongs to.
+func checkRetention(r Retention) error {
+	var bad []error
+	for _, age := range []struct {
+		name string
+		days int
+	}{{"keys", r.Keys}, {"outcomes", r.Outcomes}} {
+		switch {
+		case age.days == 0:
+		case r.Bodies == 0:
+			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: "is set, but retention.bodies keeps events for ever, and this is never forgotten before them: set retention.bodies, or leave this out"})
+		case age.days < r.Bodies:
+			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: fmt.Sprintf("%d days is less than retention.bodies (%d), and this is never forgotten before the events: raise it, or set 0 to keep it for ever",
+				age.days, r.Bodies)})
 		}
 	}
 	return errors.Join(bad...)

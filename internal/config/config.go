@@ -15,6 +15,8 @@ type Config struct {
 	Ingest Ingest `yaml:"ingest"`
 	// Rejections bounds what is kept of refused deliveries.
 	Rejections Rejections `yaml:"rejections"`
+	// Retention is what is forgotten, and when; unset, everything is kept.
+	Retention Retention `yaml:"retention"`
 	// Processor is how events are applied to the mirror.
 	Processor Processor `yaml:"processor"`
 	// Admin is the JSON interface for operators.
@@ -123,6 +125,23 @@ type Rejections struct {
 	// MaxBody is the most bytes kept of one refused body; a longer one is cut, marked, and cannot be verified again.
 	// Leave unset to keep whatever ingest.max_body_bytes lets in.
 	MaxBody Bytes `yaml:"max_body" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024"`
+}
+
+// Retention is how many days things are kept before a processor, once a day, forgets them; 0 keeps them for ever. What is forgotten cannot
+// be had back: see `postern retention run --dry-run` first.
+type Retention struct {
+	// Bodies is the age of events, of all sources alike: the log's partitions of a day, which hold bodies and headers, are dropped when
+	// the youngest event in them is as old. Nothing that is unfinished is dropped, and the mirror does not change.
+	Bodies int `yaml:"bodies" default:"0" validate:"gte=0,lte=36500"`
+	// Keys is the age of the keys that tell duplicates; not younger than bodies. A duplicate that comes later than that is a new event, so
+	// leave it 0 unless the table's size matters.
+	Keys int `yaml:"keys" default:"0" validate:"gte=0,lte=36500"`
+	// Outcomes is the age of what became of events; not younger than bodies.
+	Outcomes int `yaml:"outcomes" default:"0" validate:"gte=0,lte=36500"`
+	// Rejections is the age of refused deliveries, which the section rejections bounds in any case.
+	Rejections int `yaml:"rejections" default:"0" validate:"gte=0,lte=36500"`
+	// Runs is the age of the history of runs that have ended.
+	Runs int `yaml:"runs" default:"0" validate:"gte=0,lte=36500"`
 }
 
 // Processor is how events are applied to the mirror.

@@ -1,0 +1,185 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// UnfoldedError says which event of the log cannot be joined into the bases, and why: its partition must stay.
+type UnfoldedError struct {
+	Event  int64
+	Source string
+	Reason string
+}
+
+func (e *UnfoldedError) Error() string {
+	return fmt.Sprintf("event %d of source %s: %s", e.Event, e.Source, e.Reason)
+}
+
+// Fold joins events of the log, each of which must have its final outcome, into the bases, as they were joined into the mirror; it
+// records nothing and announces nothing, and folding again changes nothing. Events that are dead never entered the mirror and are left
+// out. Of a source that is not configured here nothing can be read, so its objects' rows are copied as the mirror has them now; these
+// sources are returned by name. Errors: *UnfoldedError; any other is trouble of our own.
+func (p *Processor) Fold(ctx context.Context, ids []int64) (copied []string, err error) {
+	ids, err = p.finished(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	recs, err := events.Read(ctx, p.Pool, ids, smallBody)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if err := p.nameSources(ctx, recs); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) }) // what is owed a look may depend on the order
+	var foreign []int64
+	recs = slices.DeleteFunc(recs, func(r events.Record) bool {
+		name := p.sources.name(r.Source)
+		if _, ok := p.sources.source(name); ok {
+			return false
+		}
+		if foreign = append(foreign, r.ID); !slices.Contains(copied, name) {
+			copied = append(copied, name)
+		}
+		return true
+	})
+	if err := p.copyBases(ctx, foreign); err != nil {
+		return nil, err
+	}
+	g, work := errgroup.WithContext(ctx)
+	for _, lane := range p.spread(recs) {
+		g.Go(func() error { return p.foldLane(work, lane) })
+	}
+	return copied, g.Wait()
+}
+
+const finishedSQL = `
+SELECT d.id, coalesce(bool_or(o.run = 0 AND o.status <> 'failed'), false), coalesce(bool_or(o.status NOT IN ('failed', 'dead', 'ignored')), false)
+FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id GROUP BY d.id`
+
+// finished are the events that entered the mirror under some run. One without a final outcome is an error.
+func (p *Processor) finished(ctx context.Context, ids []int64) ([]int64, error) {
+	rows, err := p.Pool.Query(ctx, finishedSQL, ids)
+	if err != nil {
+		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
+	}
+	var id, open int64
+	var final, entered bool
+	var in []int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &final, &entered}, func() error {
+		if !final {
+			open = id
+		}
+		if entered {
+			in = append(in, id)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
+	}
+	if open != 0 {
+		return nil, &UnfoldedError{Event: open, Source: "?", Reason: "it has no final outcome yet"}
+	}
+	return in, nil
+}
+
+func (p *Processor) foldLane(ctx context.Context, evs []stream.Event) error {
+	for len(evs) > 0 {
+		n, bytes := 0, 0
+		for n < len(evs) && n < p.Settings.Batch && bytes < laneBytes {
+			bytes += weigh(&evs[n])
+			n++
+		}
+		batch := evs[:n]
+		if err := p.fetchBodies(ctx, batch); err != nil {
+			return err
+		}
+		items := make([]*item, 0, n)
+		for i := range batch {
+			it := p.read(&batch[i])
+			if it.outcome != nil && it.outcome.status == versioning.Failed {
+				return &UnfoldedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
+			}
+			items = append(items, it)
+		}
+		if err := p.foldBatch(ctx, items); err != nil {
+			return unavailable(err)
+		}
+		evs = evs[n:]
+	}
+	return nil
+}
+
+// foldBatch is one transaction. The objects' locks are those of the mirror: who redacts an object holds them too.
+func (p *Processor) foldBatch(ctx context.Context, items []*item) error {
+	return postgres.InTx(ctx, p.Pool, "fold", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		items := copies(items)
+		if err := lock(ctx, tx, items); err != nil {
+			return err
+		}
+		objs, err := loadObjects(ctx, tx, versioning.Bases, items)
+		if err != nil {
+			return err
+		}
+		dirty := fold(items, objs)
+		if len(dirty) == 0 {
+			return nil
+		}
+		return versioning.Save(ctx, tx, versioning.Bases, dirty)
+	})
+}
+
+const objectsOfSQL = `SELECT DISTINCT object FROM outcomes WHERE event_id = ANY($1::bigint[]) AND object <> 0 ORDER BY object`
+
+// copyBasesSQL takes the rows of the mirror for bases, where they are not older than what is there.
+const copyBasesSQL = `
+INSERT INTO bases AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow,
+  o.window_lo, o.window_hi, o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired, o.last_event_id, o.revision, o.rule_version,
+  o.created_at, o.updated_at
+FROM (SELECT DISTINCT c.source, c.account, c.object_type, c.object_id FROM outcomes c WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0) k
+JOIN objects o USING (source, account, object_type, object_id)
+ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
+  version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
+  tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo, window_hi = excluded.window_hi,
+  look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted, state_hash = excluded.state_hash,
+  exact_hash = excluded.exact_hash, state = excluded.state, repaired = excluded.repaired, last_event_id = excluded.last_event_id,
+  revision = excluded.revision, rule_version = excluded.rule_version, updated_at = excluded.updated_at
+WHERE (b.version_final, b.version_at, b.version_seen, b.version_rank)
+   <= (excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)`
+
+// copyBases takes the mirror's rows of the objects that events were applied to for their bases. Those rows hold what newer events said
+// too, which does no harm: a rebuild joins these events again.
+func (p *Processor) copyBases(ctx context.Context, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return unavailable(postgres.InTx(ctx, p.Pool, "copy bases", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, objectsOfSQL, ids)
+		if err != nil {
+			return err
+		}
+		keys, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lockSQL, keys); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, copyBasesSQL, ids)
+		return err
+	}))
+}

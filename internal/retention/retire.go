@@ -1,0 +1,182 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+)
+
+// retire drops one partition, step by step; why says what keeps it.
+func (w *work) retire(ctx context.Context, p *Partition) (why string, err error) {
+	if why, err := held(ctx, w.conn, p); why != "" || err != nil {
+		return why, err
+	}
+	if !p.ready {
+		if why, err := w.prepare(ctx, p); why != "" || err != nil {
+			return why, err
+		}
+		// A run that began meanwhile may count on what the partition holds.
+		if why, err := held(ctx, w.conn, p); why != "" || err != nil {
+			return why, err
+		}
+	}
+	if err := w.detach(ctx, p); err != nil {
+		return "", err
+	}
+	return "", w.drop(ctx, p)
+}
+
+const (
+	beginSQL = `
+INSERT INTO retired AS r (name, lo, hi, folded_to, events, bytes, run, updated_at) VALUES ($1, $2::bigint, $3, $2::bigint - 1, 0, $4, $5, clock_now())
+ON CONFLICT (name) DO UPDATE SET run = excluded.run, bytes = excluded.bytes, updated_at = excluded.updated_at
+WHERE r.dropped_at IS NULL RETURNING folded_to, events`
+
+	foldedSQL = `UPDATE retired SET folded_to = $3, events = events + $4, updated_at = clock_now() WHERE name = $1 AND folded_to = $2`
+
+	againSQL = `UPDATE retired SET folded_to = lo - 1, events = 0, updated_at = clock_now() WHERE name = $1`
+
+	readySQL = `UPDATE retired SET ready_at = clock_now(), updated_at = clock_now() WHERE name = $1`
+
+	droppedAtSQL = `UPDATE retired SET dropped_at = clock_now(), updated_at = clock_now() WHERE name = $1 AND dropped_at IS NULL AND ready_at IS NOT NULL`
+)
+
+// prepare keeps what must outlive a partition: its events, folded into the bases. Only where these are as many as the partition holds is it ready.
+func (w *work) prepare(ctx context.Context, p *Partition) (why string, err error) {
+	for try := range 2 {
+		folded, n, err := w.fold(ctx, p)
+		if err != nil {
+			var not *processor.UnfoldedError
+			if errors.As(err, &not) {
+				return "it cannot be kept as a base: " + err.Error(), nil
+			}
+			return "", err
+		}
+		if err := w.at("count"); err != nil {
+			return "", err
+		}
+		var stored int64
+		if err := w.conn.QueryRow(ctx, "SELECT count(*) FROM "+pgx.Identifier{p.Name}.Sanitize()).Scan(&stored); err != nil {
+			return "", fmt.Errorf("count the events of %s: %w", p.Name, err)
+		}
+		if stored == n {
+			break
+		}
+		if try > 0 {
+			return fmt.Sprintf("it holds %d events, and %d are in the bases up to %d: does something else write into it?", stored, n, folded), nil
+		}
+		if _, err := w.Pool.Exec(ctx, againSQL, p.Name); err != nil {
+			return "", fmt.Errorf("begin %s again: %w", p.Name, err)
+		}
+	}
+	if err := w.at("ready"); err != nil {
+		return "", err
+	}
+	if _, err := w.Pool.Exec(ctx, readySQL, p.Name); err != nil {
+		return "", fmt.Errorf("note that %s is ready: %w", p.Name, err)
+	}
+	return "", nil
+}
+
+// fold joins the partition's events into the bases, from where it was left, and returns how far and how many that are in all.
+func (w *work) fold(ctx context.Context, p *Partition) (to, n int64, err error) {
+	if err := w.at("begin"); err != nil {
+		return 0, 0, err
+	}
+	if err := w.Pool.QueryRow(ctx, beginSQL, p.Name, p.lo, p.hi, p.Bytes, w.hold.Run.Run).Scan(&to, &n); err != nil {
+		return 0, 0, fmt.Errorf("begin to retire %s: %w", p.Name, err)
+	}
+	for {
+		ids, err := events.After(ctx, w.Pool, to, p.hi-1, w.chunk())
+		if err != nil || len(ids) == 0 {
+			return to, n, err
+		}
+		if err := w.at("fold"); err != nil {
+			return to, n, err
+		}
+		copied, err := w.Processor.Fold(ctx, ids)
+		if err != nil {
+			return to, n, err
+		}
+		for _, source := range copied {
+			w.log.Warn("a source is not in this processor's configuration: its objects are kept as the mirror has them now", "source", source, "partition", p.Name)
+		}
+		if err := w.at("folded"); err != nil {
+			return to, n, err
+		}
+		last := ids[len(ids)-1]
+		moved, err := w.Pool.Exec(ctx, foldedSQL, p.Name, to, last, len(ids))
+		if err != nil || moved.RowsAffected() == 0 {
+			return to, n, errors.Join(err, fmt.Errorf("note how far %s is in the bases: another process is at it", p.Name))
+		}
+		to, n = last, n+int64(len(ids))
+		w.hold.Counts[CountEvents] += int64(len(ids))
+		if err := w.advance(ctx); err != nil {
+			return to, n, err
+		}
+	}
+}
+
+func (w *work) chunk() int {
+	if w.Chunk > 0 {
+		return w.Chunk
+	}
+	return 1000
+}
+
+// detach takes the partition out of the log beside appends and readers: it waits for those who are at it and lets new ones pass. What was interrupted is
+// finished the next time.
+func (w *work) detach(ctx context.Context, p *Partition) error {
+	if !p.attached {
+		return nil
+	}
+	if err := w.at("detach"); err != nil {
+		return err
+	}
+	how := "CONCURRENTLY"
+	if p.pending {
+		how = "FINALIZE"
+	}
+	if _, err := w.conn.Exec(ctx, "ALTER TABLE events DETACH PARTITION "+pgx.Identifier{p.Name}.Sanitize()+" "+how); err != nil {
+		return fmt.Errorf("detach %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// drop ends the partition.
+func (w *work) drop(ctx context.Context, p *Partition) error {
+	if err := w.at("drop"); err != nil {
+		return err
+	}
+	if _, err := w.conn.Exec(ctx, "DROP TABLE IF EXISTS "+pgx.Identifier{p.Name}.Sanitize()); err != nil {
+		return fmt.Errorf("drop %s: %w", p.Name, err)
+	}
+	if err := w.at("dropped"); err != nil {
+		return err
+	}
+	if _, err := w.Pool.Exec(ctx, droppedAtSQL, p.Name); err != nil {
+		return fmt.Errorf("note that %s is dropped: %w", p.Name, err)
+	}
+	w.log.Info("partition dropped", "partition", p.Name, "bytes", p.Bytes, "from", p.From, "to", p.To)
+	w.hold.Counts[CountPartitions]++
+	return w.advance(ctx)
+}
+
+// vanishedSQL: who dropped these ended before saying so.
+const vanishedSQL = `
+UPDATE retired r SET dropped_at = clock_now(), updated_at = clock_now()
+WHERE r.ready_at IS NOT NULL AND r.dropped_at IS NULL AND NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = 'postern'::regnamespace AND c.relname = r.name)`
+
+func (w *work) markVanished(ctx context.Context) error {
+	found, err := w.Pool.Exec(ctx, vanishedSQL)
+	if err != nil {
+		return fmt.Errorf("note what is dropped: %w", err)
+	}
+	w.hold.Counts[CountPartitions] += found.RowsAffected()
+	return nil
+}

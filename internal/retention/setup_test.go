@@ -1,0 +1,197 @@
+package retention_test
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/retention"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// testBundle is a log of several days whose events were applied live.
+type testBundle struct {
+	db                         *testkit.DB
+	pool, operator, maintainer *pgxpool.Pool
+	source                     int32
+	proc                       *processor.Processor
+	// days are the ids of the events of each day, the oldest first; the last is today.
+	days [][]int64
+	now  time.Time
+}
+
+// setup appends a random history over some days, in a random order, and applies it; the auditor has passed all of it.
+func setup(t *testing.T, seed uint64, days, objects int) *testBundle {
+	t.Helper()
+	b := &testBundle{db: testkit.Database(t)}
+	b.pool, b.operator, b.maintainer = b.db.Role(t, "processor"), b.db.Role(t, "operator"), b.db.Role(t, "maintenance")
+	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"sim": "sim"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.source, b.now = known.Number["sim"], time.Now().UTC()
+	b.proc = b.processor(t, "sim")
+	r := rand.New(rand.NewPCG(seed, 1))
+	h := sim.Generate(r, sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70, Twins: 20, Deletes: 15, Partial: 5})
+	r.Shuffle(len(h.Events), func(i, j int) { h.Events[i], h.Events[j] = h.Events[j], h.Events[i] })
+	for day := range days {
+		b.clock(t, days-1-day)
+		var part []sim.Event
+		for i := day; i < len(h.Events); i += days {
+			part = append(part, h.Events[i])
+		}
+		b.days = append(b.days, b.append(t, day, part))
+		b.apply(t, b.days[day])
+	}
+	b.audited(t, b.days[days-1][len(b.days[days-1])-1])
+	return b
+}
+
+// clock sets the database's clock back by some days.
+func (b *testBundle) clock(t *testing.T, days int) {
+	t.Helper()
+	b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() - interval ''%d days'''`, days))
+}
+
+func (b *testBundle) exec(t *testing.T, sql string, args ...any) int64 {
+	t.Helper()
+	tag, err := b.db.Pool.Exec(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return tag.RowsAffected()
+}
+
+func (b *testBundle) append(t *testing.T, day int, evs []sim.Event) (ids []int64) {
+	t.Helper()
+	var ds []events.Delivery
+	for i, e := range evs {
+		ds = append(ds, events.Delivery{Source: b.source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
+			Events: []provider.Event{{Key: fmt.Sprint("k", day, "/", i), Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}})
+	}
+	for len(ds) > 0 {
+		n := min(len(ds), 100)
+		receipts, err := events.Append(t.Context(), b.db.Pool, ds[:n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range receipts {
+			ids = append(ids, r[0].ID)
+		}
+		ds = ds[n:]
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (b *testBundle) processor(t *testing.T, source string) *processor.Processor {
+	t.Helper()
+	proc, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{source: {Number: b.source, Config: &provider.Source{Name: source}, Provider: sim.Provider{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return proc
+}
+
+func (b *testBundle) apply(t *testing.T, ids []int64) {
+	t.Helper()
+	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{}, ids, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// audited moves the auditor's checkpoint.
+func (b *testBundle) audited(t *testing.T, to int64) {
+	t.Helper()
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('auditor', 0, $1, '', now(), now())
+		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`, to)
+}
+
+func (b *testBundle) runner() *retention.Runner {
+	return &retention.Runner{Pool: b.pool, Keeper: b.maintainer, Processor: b.proc, Chunk: 7}
+}
+
+// ask enters a run of a policy.
+func (b *testBundle) ask(t *testing.T, p retention.Policy) int64 {
+	t.Helper()
+	order, err := retention.Now(t.Context(), b.operator, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: order})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// carry has a runner go on with the open run, as a process does that has just started.
+func (b *testBundle) carry(t *testing.T, r *retention.Runner) (runs.Status, error) {
+	t.Helper()
+	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, retention.Job)
+	if err != nil || h == nil {
+		t.Fatalf("no run is taken: %v", err)
+	}
+	status, err := r.Carry(t.Context(), h, slog.New(slog.DiscardHandler))
+	if err == nil && status == runs.Running {
+		return runs.Done, h.End(t.Context(), runs.Done, "")
+	}
+	if e := h.Release(t.Context()); e != nil {
+		t.Fatal(e)
+	}
+	return status, err
+}
+
+// do carries out a policy to its end.
+func (b *testBundle) do(t *testing.T, p retention.Policy) {
+	t.Helper()
+	b.ask(t, p)
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Fatalf("%s, %v", status, err)
+	}
+}
+
+func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
+	t.Helper()
+	rows, err := b.db.Pool.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return texts
+}
+
+func (b *testBundle) stored(t *testing.T) (ids []int64) {
+	t.Helper()
+	rows, err := b.db.Pool.Query(t.Context(), `SELECT id FROM events ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// same is what two tables of objects must agree in, whatever order their events came in.
+func same(table string) string {
+	return `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' - 'look_after')::text FROM ` + table + ` o ORDER BY object_id`
+}
