@@ -105,7 +105,7 @@ func (r *replaying) tellTrial(out io.Writer, c *cli, trial *processor.Trial, cou
 	if c.output == "json" {
 		return lines.Encode(map[string]any{"counts": counts, "objects": objects, "new": fresh})
 	}
-	_, err = fmt.Fprintf(out, "%s. %s would change, %d of them new. Nothing was written.\n", inWords(counts), counted(objects, "object"), fresh)
+	_, err = fmt.Fprintf(out, "%s. %s would change, %d of them new. Nothing was written.\n", inWords(replay.Job, counts), counted(objects, "object"), fresh)
 	return err
 }
 

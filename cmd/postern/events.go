@@ -78,13 +78,28 @@ func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values
 	}
 	out := cmd.OutOrStdout()
 	switch {
+	case raw && life.DroppedAt != nil:
+		return fmt.Errorf("event %s: retention dropped it at %s, and with it the body", id, life.DroppedAt)
 	case raw:
 		_, err = out.Write(life.Body)
 		return err
 	case c.output == "json":
 		return printJSON(out, life)
 	}
+	if life.DroppedAt != nil {
+		return printDropped(out, life)
+	}
 	return printLife(out, life)
+}
+
+// printDropped shows what is left of an event.
+func printDropped(out io.Writer, life *events.Life) error {
+	if err := facts(out, "event", life.EventID, "id", strconv.FormatInt(life.ID, 10), "source", life.Source, "account", life.Account,
+		"object", object(life.ObjectType, life.ObjectID), "stored", life.StoredAt.String(), "dropped", life.DroppedAt.String()+" by retention, with headers and body",
+		"status", life.Status); err != nil {
+		return err
+	}
+	return printOutcomes(out, life.Outcomes)
 }
 
 func printLife(out io.Writer, life *events.Life) error {

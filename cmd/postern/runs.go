@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -125,11 +126,14 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	}
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked),
 		"who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy, "because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
-		"carried out by", r.HeldBy, "log read up to", place, "events", inWords(r.Counts))
+		"carried out by", r.HeldBy, "log read up to", place, "events", inWords(r.Job, r.Counts))
 }
 
-// inWords says how many events have which outcome.
-func inWords(counts map[string]int64) string {
+// inWords says what a run has counted: events by outcome, but for retention.
+func inWords(job string, counts map[string]int64) string {
+	if job == retention.Job {
+		return retentionCounts(counts)
+	}
 	parts := []string{fmt.Sprintf("%d processed", counts[replay.Processed])}
 	if n := counts[replay.Published]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d published", n))

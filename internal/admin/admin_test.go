@@ -102,6 +102,19 @@ func ids(body map[string]any, member string) string {
 	return strings.Join(all, " ")
 }
 
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "k")
+	status, body := b.get(t, "/api/v1/retention")
+	if parts, _ := body["partitions"].([]any); status != 200 || len(parts) == 0 || parts[0].(map[string]any)["goes"] != "never" || body["policy"].(map[string]any)["bodies"] != 0.0 {
+		t.Errorf("%d %v", status, body)
+	}
+	if status, _ := b.get(t, "/api/v1/retention?bodies=3"); status != 400 {
+		t.Errorf("%d for a parameter that is none", status)
+	}
+}
+
 func TestHealthReadinessAndMetrics(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

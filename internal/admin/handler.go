@@ -19,6 +19,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/retention"
 )
 
 const (
@@ -36,6 +37,8 @@ type Options struct {
 	Metrics http.Handler
 	// Endpoints are the sources as they are configured now, for dry runs; nil: they are not known here.
 	Endpoints func() []config.Endpoint
+	// Retention is the policy that the configuration sets.
+	Retention retention.Policy
 	// Logger gets a line per request; nil: silent.
 	Logger *slog.Logger
 }
@@ -74,6 +77,7 @@ func New(o Options) http.Handler {
 		}
 		return ingest.ShowRejection(ctx, o.Pool, id)
 	}))
+	api.GET("/retention", list(h, h.retention))
 	h.runRoutes(api)
 	return e
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -24,7 +25,7 @@ var ReplayParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Pa
 	Param{"reason", "why; kept in the ledger of runs"})
 
 // RunParams choose runs.
-var RunParams = []Param{{"job", "replay"}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
+var RunParams = []Param{{"job", "replay, retention"}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
 
 // PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
 func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
@@ -81,7 +82,7 @@ func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who, reaso
 // Runs lists runs by RunParams. Errors: events.ErrInvalid.
 func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Run], error) {
 	q := newQuery(ctx, pool, values, RunParams)
-	f := runs.Filter{Job: q.oneOf("job", replay.Job), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
+	f := runs.Filter{Job: q.oneOf("job", replay.Job, retention.Job), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
 		string(runs.Done), string(runs.Failed), string(runs.Cancelled)))}
 	limit := q.limit()
 	if q.err != nil {

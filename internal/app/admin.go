@@ -24,7 +24,7 @@ func (a *App) addAdmin(ctx context.Context) error {
 	if a.admin, err = a.listen(ctx, "admin", a.Config.Admin.ListenOr(a.AdminListen)); err != nil {
 		return err
 	}
-	handler := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(), Logger: a.Logger,
+	handler := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(), Retention: retentionPolicy(a.Config), Logger: a.Logger,
 		Endpoints: func() []config.Endpoint { return a.inUse.Load().Endpoints() }})
 	a.serve("admin", a.admin, &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout, WriteTimeout: 2 * adminTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes}, "", "")

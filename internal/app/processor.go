@@ -68,10 +68,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 }
 
 // retentionPolicy is the configuration's section retention.
-func retentionPolicy(c *config.Config) retention.Policy {
-	r := c.Retention
-	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
-}
+func retentionPolicy(c *config.Config) retention.Policy { return retention.Policy(c.Retention) }
 
 // processID names this process in leases.
 func processID() string {

@@ -18,6 +18,8 @@ import (
 // Life is an event's whole life: what arrived, what came later under its key, and every outcome.
 type Life struct {
 	Item
+	// DroppedAt is when retention dropped the event: what is left of it then are its id, its source and its outcomes.
+	DroppedAt    *Instant        `json:"dropped_at,omitempty"`
 	Headers      json.RawMessage `json:"headers"`
 	Verification json.RawMessage `json:"verification"`
 	Content
@@ -105,7 +107,7 @@ func Show(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (*L
 		life.Item, err = pgx.CollectExactlyOneRow(rows, scanItem)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("event %s: %w: no event has this id, or retention dropped its partition", arg, ErrNotFound)
+		return showDropped(ctx, pool, arg, id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("show event %s: %w", arg, err)
@@ -119,6 +121,11 @@ func (l *Life) fill(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("show event %d: %w", l.ID, err)
 	}
 	l.Content = MakeContent(body)
+	return l.fillRest(ctx, pool)
+}
+
+// fillRest reads what is kept apart from the event and may outlive it.
+func (l *Life) fillRest(ctx context.Context, pool *pgxpool.Pool) error {
 	rows, err := pool.Query(ctx, outcomesOfSQL, l.ID)
 	if err == nil {
 		l.Outcomes, err = pgx.CollectRows(rows, ScanOutcome)
@@ -128,4 +135,34 @@ func (l *Life) fill(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	l.Conflicts, err = conflictsOf(ctx, pool, l.ID)
 	return err
+}
+
+const droppedSQL = `SELECT r.dropped_at FROM retired r WHERE r.lo <= $1 AND r.hi > $1 AND r.dropped_at IS NOT NULL`
+
+// showDropped is what is left of an event whose partition retention has dropped. Without a trace of it nobody can tell it from one that never was.
+func showDropped(ctx context.Context, pool *pgxpool.Pool, arg string, id int64) (*Life, error) {
+	life := &Life{Item: Item{ID: id, StoredAt: Instant{Time(id)}}, DroppedAt: &Instant{}, Headers: json.RawMessage("null"), Verification: json.RawMessage("null")}
+	err := pool.QueryRow(ctx, droppedSQL, id).Scan(&life.DroppedAt.Time)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("event %s: %w: no event has this id", arg, ErrNotFound)
+	}
+	if err == nil {
+		err = life.fillRest(ctx, pool)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("show event %s: %w", arg, err)
+	}
+	_, numeric := ParseID(arg)
+	if numeric && len(life.Outcomes) == 0 {
+		return nil, fmt.Errorf("event %s: %w: retention dropped that day of the log at %s and has kept nothing of an event with this id", arg, ErrNotFound, life.DroppedAt)
+	}
+	if !numeric {
+		life.EventID = arg // its key is what it was found by
+	}
+	for _, o := range life.Outcomes {
+		if life.Source = o.Source; o.Run == LiveRun {
+			life.Status, life.Account, life.ObjectType, life.ObjectID = o.Status, o.Account, o.ObjectType, o.ObjectID
+		}
+	}
+	return life, nil
 }

@@ -3,7 +3,6 @@ package retention
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,6 +23,8 @@ type Partition struct {
 	Due bool `json:"due"`
 	// Kept says why it is not dropped though it is due, "" where nothing stands in the way.
 	Kept string `json:"kept,omitempty"`
+	// Goes says in words when it goes.
+	Goes string `json:"goes"`
 	// Dead is how many of its events are dead, which a person has given up or must look at before they go; only where it is due.
 	Dead int64 `json:"dead,omitempty"`
 
@@ -119,15 +120,3 @@ func held(ctx context.Context, db querier, p *Partition) (string, error) {
 	}
 	return "", nil
 }
-
-// Dropped is when retention dropped the partition that an event's id belongs to; zero where it did not.
-func Dropped(ctx context.Context, db querier, id int64) (time.Time, error) {
-	var at time.Time
-	err := db.QueryRow(ctx, droppedSQL, id).Scan(&at)
-	if noRows(err) {
-		return at, nil
-	}
-	return at, err
-}
-
-const droppedSQL = `SELECT dropped_at FROM retired WHERE lo <= $1 AND hi > $1 AND dropped_at IS NOT NULL`

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // View is what a policy means for what is stored now.
@@ -50,6 +51,14 @@ func Now(ctx context.Context, pool *pgxpool.Pool, p Policy) (*Order, error) {
 	return o, nil
 }
 
+// Explain makes the refusal of a second open run one that a person can act on. Errors: events.ErrInvalid.
+func Explain(err error) error {
+	if postgres.Code(err) == "23505" {
+		return fmt.Errorf("%w: a run of retention is open already: see postern runs list --job retention; let it end, or cancel it", events.ErrInvalid)
+	}
+	return err
+}
+
 // Show says how the log stands against an order.
 func Show(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
 	v := &View{Policy: o.Policy}
@@ -61,6 +70,7 @@ func Show(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
 	o.due(v.Partitions)
 	for i := range v.Partitions {
 		p := &v.Partitions[i]
+		p.Goes = o.goes(p)
 		if !p.Due || !p.attached {
 			continue
 		}
@@ -70,8 +80,22 @@ func Show(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
 		if err := pool.QueryRow(ctx, deadSQL, p.lo, p.hi).Scan(&p.Dead); err != nil {
 			return nil, fmt.Errorf("count the dead events of %s: %w", p.Name, err)
 		}
+		if p.Kept != "" {
+			p.Goes = "past its age; stays for now: " + p.Kept
+		}
 	}
 	return v, nil
+}
+
+// goes says when a partition goes.
+func (o *Order) goes(p *Partition) string {
+	switch {
+	case p.Due:
+		return "with the next run"
+	case o.Bodies == 0:
+		return "never"
+	}
+	return p.To.AddDate(0, 0, o.Bodies).Format(time.DateOnly)
 }
 
 const (
