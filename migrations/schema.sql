@@ -572,7 +572,7 @@ ALTER TABLE ONLY postern.staged ALTER COLUMN state SET COMPRESSION lz4;
 
 ALTER TABLE postern.staged OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.staged IS 'objects made anew from the log by a rebuild that is under way, by source';
+COMMENT ON TABLE postern.staged IS 'objects made anew from the log by a rebuild that is open, by source; what an ended one left is cleared';
 
 ALTER TABLE ONLY postern.bases
     ADD CONSTRAINT bases_pkey PRIMARY KEY (source, account, object_type, object_id);
@@ -637,7 +637,11 @@ CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id)
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
 
+<<<<<<< HEAD
 CREATE UNIQUE INDEX runs_one_retention ON postern.runs USING btree (job) WHERE ((job = 'retention'::text) AND (ended_at IS NULL));
+=======
+CREATE UNIQUE INDEX runs_one_rebuild ON postern.runs USING btree (((asked ->> 'source'::text))) WHERE ((job = 'rebuild'::text) AND (ended_at IS NULL));
+>>>>>>> 29fc833 (rebuild: make a source's mirror anew beside the live one, compare, and swap)
 
 CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['waiting'::text, 'running'::text]));
 

@@ -42,6 +42,7 @@ var rules = []rule{
 	{"internal/console", 80, "web console for operators"},
 	{"internal/ingest", 70, "a POST becomes durable events"},
 	{"internal/replay", 70, "stored events again"},
+	{"internal/rebuild", 70, "the mirror made anew from the log, beside the live one"},
 	{"internal/retention", 70, "forgets what has become old, and keeps what must outlive it"},
 	{"internal/reconcile", 70, "the provider's API as the source of truth"},
 	{"internal/effects/runner", 70, "carries out planned effects"},

@@ -3,5 +3,5 @@ package events
 // Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
 func Statements() []string {
 	return append(listStatements(), appendSQL, twinSQL, conflictSQL, raiseFloorSQL, readSQL, bodiesSQL, afterSQL, newestSQL, raiseToNowSQL, appendersSQL, partitionsUntilSQL, droppedSQL,
-		ensurePartitionsSQL, addSourceSQL, sourcesSQL)
+		ensurePartitionsSQL, oldestSQL, addSourceSQL, sourcesSQL)
 }

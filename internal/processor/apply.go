@@ -3,6 +3,7 @@ package processor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -17,8 +18,11 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// lockSQL takes the locks of the batch's objects in order. Row locks cannot lock rows that do not exist yet.
-const lockSQL = `SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l`
+// lockSQL takes the locks of the batch's sources, shared, and then those of its objects in order. Row locks cannot lock rows that do not exist
+// yet. Only a swap takes a source's lock alone: it waits for the batches under way and holds up those that come.
+const lockSQL = `
+WITH sources AS MATERIALIZED (SELECT count(pg_advisory_xact_lock_shared($3, s)) AS n FROM unnest($2::int[]) AS s)
+SELECT count(pg_advisory_xact_lock(l)) FROM sources, unnest($1::bigint[]) AS l WHERE sources.n >= 0`
 
 // Apply decides a batch of events under a run and commits objects, outcomes and the change row together. When it returns nil
 // every event of the batch has its outcome (a failed one too) and may be acknowledged. An error is trouble of our own: nothing may
@@ -33,12 +37,38 @@ type Target struct {
 	Run int64
 	// Into is where their objects are. Only what goes into the mirror is announced.
 	Into versioning.Table
+	// Type: events that concern objects of another type are passed over and get no outcome; "" passes over none.
+	Type string
+	// Guard begins each transaction and may refuse it; nil: none does.
+	Guard func(context.Context, pgx.Tx) error
+}
+
+// passes says whether an event that was read is none of the target's.
+func (to *Target) passes(it *item) bool {
+	return to.Type != "" && it.key.Type != "" && it.key.Type != to.Type
+}
+
+// errGuarded: the target's guard has refused a transaction.
+var errGuarded = errors.New("the transaction may not begin")
+
+// guard begins a transaction.
+func (to *Target) guard(ctx context.Context, tx pgx.Tx) error {
+	if to.Guard == nil {
+		return nil
+	}
+	if err := to.Guard(ctx, tx); err != nil {
+		return fmt.Errorf("%w: %w", errGuarded, err)
+	}
+	return nil
 }
 
 func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) error {
 	items, err := p.items(ctx, batch)
 	if err != nil {
 		return err
+	}
+	if items = slices.DeleteFunc(items, to.passes); len(items) == 0 {
+		return nil
 	}
 	return p.applySplit(ctx, to, items)
 }
@@ -80,7 +110,7 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil || postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
+	case ctx.Err() != nil || errors.Is(err, errGuarded) || postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
 	case len(items) == 1:
 		it := *items[0]
@@ -112,7 +142,10 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 	var batchID int64
 	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
 		done.items = copies(items)
-		if err := lock(ctx, tx, done.items); err != nil {
+		if err := to.guard(ctx, tx); err != nil {
+			return err
+		}
+		if err := lock(ctx, tx, to.Into, done.items); err != nil {
 			return err
 		}
 		if err := p.settle(ctx, tx, to.Run, done.items); err != nil {
@@ -123,8 +156,8 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		}
 		before := rowsOf(done.objects)
 		dirty := fold(done.items, done.objects)
-		done.doubts = doubts(before, dirty)
 		if announce = nil; to.Into == versioning.Mirror {
+			done.doubts = doubts(before, dirty)
 			announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
 		}
 		if len(dirty) > 0 {
@@ -192,16 +225,26 @@ func copies(items []*item) []*item {
 	return out
 }
 
-func lock(ctx context.Context, tx pgx.Tx, items []*item) error {
+// lock takes the locks of the items' objects in a table; each table's are others, so that a rebuild and live events do not wait for each
+// other. Whoever writes into the mirror has the locks of its sources first.
+func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item) error {
+	const apart = 0x5851f42d4c957f2d
+	var sources []int32
 	keys := make([]int64, len(items))
 	for i, it := range items {
-		keys[i] = it.lock
+		keys[i] = it.lock ^ int64(into)*apart
+		if into == versioning.Mirror && it.key.Type != "" && !slices.Contains(sources, it.key.Source) {
+			sources = append(sources, it.key.Source)
+		}
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
+	slices.Sort(sources)
 	p := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_lock", SQL: lockSQL})
 	defer p.Release()
 	p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })
+	p.Array(pgtype.Int4OID, len(sources), func(i int) { p.Int32(sources[i]) })
+	p.Int32(versioning.SourceLock)
 	if _, err := p.Run(ctx, nil); err != nil {
 		return fmt.Errorf("lock %d objects: %w", len(keys), err)
 	}

@@ -84,7 +84,7 @@ func preset(v *prometheus.CounterVec, labels ...string) {
 func (p *Processor) applied(b *committed) {
 	p.metrics.batches.Observe(float64(len(b.items)))
 	p.metrics.apply.Observe(b.ended.Sub(b.began).Seconds())
-	for change, n := range b.doubts {
+	for change, n := range b.doubts { // none but of the mirror
 		p.metrics.doubts.WithLabelValues(change).Add(float64(n))
 	}
 	counts := map[versioning.Status]int{}

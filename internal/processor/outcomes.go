@@ -177,13 +177,16 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 	if err := p.learnSources(ctx, one); err != nil {
 		return err
 	}
-	n, err := p.reserve(ctx, to.Run, &ev)
+	n, err := p.reserve(ctx, to, &ev)
 	if err != nil || n == 0 {
 		return unavailable(err)
 	}
 	if err = p.fetchBodies(ctx, one); err == nil {
 		tried := p.read(&one[0])
 		tried.reserved = n
+		if to.passes(tried) { // the attempt is recorded already, so the outcome must be
+			tried.outcome = &outcome{status: versioning.Ignored, reason: "of another type than this run is about"}
+		}
 		err = p.applySplit(ctx, to, []*item{tried})
 	}
 	if err != nil {
@@ -193,13 +196,16 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 }
 
 // reserve commits the next attempt of an event as failed and returns its number; 0 where there is nothing to try.
-func (p *Processor) reserve(ctx context.Context, run int64, ev *stream.Event) (n int, err error) {
+func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
 	err = postgres.InTx(ctx, p.Pool, "reserve attempt", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		it := &item{ev: ev, lock: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)}, reserving: true}
-		if err := lock(ctx, tx, []*item{it}); err != nil {
+		if err := to.guard(ctx, tx); err != nil {
 			return err
 		}
-		if err := p.settle(ctx, tx, run, []*item{it}); err != nil {
+		if err := lock(ctx, tx, to.Into, []*item{it}); err != nil {
+			return err
+		}
+		if err := p.settle(ctx, tx, to.Run, []*item{it}); err != nil {
 			return err
 		}
 		it.outcome = &outcome{status: versioning.Failed, reason: reservedReason}
@@ -210,7 +216,7 @@ func (p *Processor) reserve(ctx context.Context, run int64, ev *stream.Event) (n
 		if before != "" {
 			it.outcome.reason += beforeThat + before
 		}
-		if err := p.record(ctx, tx, run, []*item{it}); err != nil {
+		if err := p.record(ctx, tx, to.Run, []*item{it}); err != nil {
 			return err
 		}
 		n = it.attempts + 1

@@ -51,6 +51,13 @@ func (d *directory) source(name string) (Source, bool) {
 // losing an attempt, until it is again. The map belongs to the processor from now on.
 func (p *Processor) Replace(sources map[string]Source) { p.sources.configure(sources) }
 
+// Knows is the name of a source, "" where there is none of the number, and whether it is configured here.
+func (p *Processor) Knows(number int32) (name string, configured bool) {
+	name = p.sources.name(number)
+	_, configured = p.sources.source(name)
+	return name, configured
+}
+
 func (d *directory) name(number int32) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

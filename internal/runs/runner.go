@@ -12,7 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// Carry carries a run out from its checkpoint on, and returns how it stands then: Running where all is done. An error that Refuse made
+// Carry carries a run out from its checkpoint on, and returns how it stands then: Running where all is done, Done where it has said so itself. An error that Refuse made
 // ends the run as Failed; any other is trouble of our own, and the run goes on later from its checkpoint. The logger names the run.
 type Carry func(ctx context.Context, h *Hold, log *slog.Logger) (Status, error)
 
@@ -119,8 +119,11 @@ func (r *Runner) next(ctx context.Context) (busy bool, err error) {
 	case status == Running:
 		log.Info("run done", "counts", hold.Counts)
 		return true, hold.End(end, Done, "")
+	case status == Done: // it has been ended with the last of its work
+		log.Info("run done", "counts", hold.Counts)
+		return true, hold.Release(end)
 	}
-	log.Info("run stopped", "status", status, "cursor", hold.Cursor)
+	log.Info("run stopped", "status", status, "cursor", hold.Cursor, "counts", hold.Counts)
 	return true, hold.Release(end)
 }
 

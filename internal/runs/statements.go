@@ -2,5 +2,6 @@ package runs
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{askSQL, listSQL, showSQL, changeSQL, approveSQL, takeSQL, renewSQL, boundSQL, advanceSQL, handSQL, endSQL, releaseSQL}
+	return []string{askSQL, listSQL, showSQL, changeSQL, approveSQL, takeSQL, renewSQL, boundSQL, advanceSQL, handSQL, endSQL, releaseSQL,
+		guardSQL, extendSQL, restSQL, doneSQL}
 }

@@ -24,6 +24,10 @@ type Key struct {
 	ID      string
 }
 
+// SourceLock is the class of the advisory locks of sources. Whoever writes objects of the mirror takes (SourceLock, number of the source)
+// shared, before any object's lock; who swaps the objects of a source takes it alone.
+const SourceLock = 0x706f7374
+
 // Hash is the object's lock and its column outcomes.object: 8 bytes of SHA-256 over the length-prefixed parts, never 0.
 func (k Key) Hash() int64 {
 	h := sha256.New()

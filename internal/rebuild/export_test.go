@@ -1,0 +1,10 @@
+package rebuild
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// TidyOnce is one round of Tidy.
+func TidyOnce(ctx context.Context, pool *pgxpool.Pool) error { return tidy(ctx, pool) }

@@ -1,0 +1,267 @@
+// Package rebuild makes the mirror of a source anew from the log: staged beside the live objects, which stay as they are meanwhile, compared
+// with them, and then put in their place in one transaction, or thrown away.
+package rebuild
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Job is what rebuilds are called in the ledger of runs.
+const Job = "rebuild"
+
+// Order is what a rebuild is asked to do.
+type Order struct {
+	// Source is the number of the source whose objects are made anew.
+	Source int32 `json:"source"`
+	// Type is the type of the objects, "" for all.
+	Type string `json:"type"`
+	// Swap puts them in the place of the live ones as soon as they are staged. It may be said later: until then the run rests, paused.
+	Swap bool `json:"swap"`
+	// Words are what was asked as the person wrote it, by parameter.
+	Words map[string]string `json:"words"`
+}
+
+// Settings are a rebuild's numbers; tests shorten them.
+type Settings struct {
+	// Chunk bounds the events between two checkpoints, and Rows the rows that one statement copies or clears.
+	Chunk, Rows int
+	// Small is how many events may be left to catch up with while live events are held up.
+	Small int64
+	// CatchUp bounds the time of that, and Lock how long the swap waits for the batches under way, which holds up those that come.
+	CatchUp, Lock time.Duration
+	// Swap bounds the whole transaction of a swap.
+	Swap time.Duration
+}
+
+// DefaultSettings are the shipped ones.
+var DefaultSettings = Settings{Chunk: 1000, Rows: 5000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute}
+
+// Runner carries out rebuilds.
+type Runner struct {
+	// Pool is connected as postern_processor.
+	Pool      *pgxpool.Pool
+	Processor *processor.Processor
+	Settings  Settings
+}
+
+// work is one rebuild in this process's hands.
+type work struct {
+	*Runner
+	hold  *runs.Hold
+	order Order
+	log   *slog.Logger
+	// alone: the first events are tried one by one, since the last holder may have ended by one of them.
+	alone bool
+}
+
+// Carry stages what the run has not staged yet, then swaps where that is wanted and else lets the run rest; it is a runs.Carry.
+func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
+	w := &work{Runner: r, hold: h, log: log, alone: h.Abandoned}
+	if err := w.read(); err != nil {
+		return "", err
+	}
+	status, err := w.begin(ctx)
+	for err == nil && status == runs.Running {
+		if status, err = w.catchUp(ctx); err != nil || status != runs.Running {
+			break
+		}
+		if w.order.Swap {
+			return w.swap(ctx)
+		}
+		if status, err = h.Rest(ctx); err == nil && status == runs.Running {
+			err = w.read()
+		}
+	}
+	return status, err
+}
+
+// read reads what is asked for now.
+func (w *work) read() error {
+	w.order = Order{}
+	asked := json.NewDecoder(bytes.NewReader(w.hold.Asked))
+	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
+	if err := asked.Decode(&w.order); err != nil {
+		return runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	}
+	if name, ok := w.Processor.Knows(w.order.Source); !ok {
+		return runs.Refuse(fmt.Errorf("source %q is not in the configuration of the processor that took the run: add it there and start the rebuild again", name))
+	}
+	return nil
+}
+
+// begin clears what another rebuild left, remembers where the log began, and copies the bases of what it no longer holds. Ended in the
+// middle it is done again.
+func (w *work) begin(ctx context.Context) (runs.Status, error) {
+	if w.hold.Cursor == 0 {
+		if err := w.clear(ctx); err != nil {
+			return "", err
+		}
+		oldest, err := events.Oldest(ctx, w.Pool)
+		if err != nil {
+			return "", err
+		}
+		if status, err := w.hold.Advance(ctx, max(oldest-1, 1)); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	if w.hold.Bound == 0 {
+		if err := w.copyBases(ctx); err != nil {
+			return "", err
+		}
+	}
+	return runs.Running, nil
+}
+
+// catchUp walks the log up to a bound, and on to another, until what had come meanwhile was little.
+func (w *work) catchUp(ctx context.Context) (runs.Status, error) {
+	for {
+		before := w.hold.Counts[Processed]
+		if status, err := w.walk(ctx); err != nil || status != runs.Running {
+			return status, err
+		}
+		if w.hold.Counts[Processed]-before <= w.Settings.Small {
+			return runs.Running, nil
+		}
+	}
+}
+
+// walk stages the log up to the run's bound, or to a new one where that is reached.
+func (w *work) walk(ctx context.Context) (runs.Status, error) {
+	h := w.hold
+	if h.Cursor >= h.Bound {
+		bound, err := events.FreezeBound(ctx, w.Pool)
+		if err != nil {
+			return "", err
+		}
+		if err := h.Extend(ctx, bound); err != nil {
+			return "", err
+		}
+	}
+	filter := events.Filter{Source: w.order.Source}
+	for h.Cursor < h.Bound {
+		after := h.Cursor
+		ids, end, err := events.Match(ctx, w.Pool, &filter, after, h.Bound)
+		if err != nil {
+			return "", err
+		}
+		for len(ids) > 0 {
+			n := min(len(ids), w.Settings.Chunk)
+			if status, err := w.step(ctx, after, ids[:n]); err != nil || status != runs.Running {
+				return status, err
+			}
+			ids, w.alone = ids[n:], false
+		}
+		if status, err := w.advance(ctx, after, end); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	return runs.Running, nil
+}
+
+// step stages some events and moves the checkpoint behind them.
+func (w *work) step(ctx context.Context, after int64, ids []int64) (runs.Status, error) {
+	counts, err := w.apply(ctx, ids, w.alone)
+	if err != nil {
+		return "", err
+	}
+	for status, n := range counts {
+		w.hold.Counts[string(status)] += n
+		w.hold.Counts[Processed] += n
+	}
+	return w.advance(ctx, after, ids[len(ids)-1])
+}
+
+// errShortened: the log has lost events that were not staged yet.
+var errShortened = errors.New("partitions of the log were dropped before the rebuild had read them: start the rebuild again, it begins at what is kept of them")
+
+// advance moves the checkpoint, unless what lies between may have been dropped before it was read.
+func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, error) {
+	oldest, err := events.Oldest(ctx, w.Pool)
+	if err != nil {
+		return "", err
+	}
+	if oldest-1 > after {
+		return "", runs.Refuse(errShortened)
+	}
+	return w.hold.Advance(ctx, cursor)
+}
+
+// target is where and how events are staged.
+func (w *work) target() processor.Target {
+	return processor.Target{Run: w.hold.Run.Run, Into: versioning.Staged, Type: w.order.Type, Guard: w.hold.Guard}
+}
+
+// apply stages events. What fails although it was applied live must not be missing from the mirror: after some tries it ends the run.
+func (w *work) apply(ctx context.Context, ids []int64, alone bool) (map[versioning.Status]int64, error) {
+	for {
+		counts, err := w.Processor.ApplyStored(ctx, w.target(), ids, alone)
+		if err != nil || counts[versioning.Failed]+counts[versioning.Dead] == 0 {
+			return counts, err
+		}
+		again, err := w.again(ctx, ids)
+		if err != nil || !again {
+			return counts, err
+		}
+		alone = true
+	}
+}
+
+// brokenSQL finds events that failed in a run though the live run is through with them.
+const brokenSQL = `
+SELECT o.event_id, o.reason, o.status = 'dead' OR o.attempts >= $3 FROM outcomes o
+WHERE o.run = $1 AND o.event_id = ANY($2::bigint[]) AND (o.status = 'failed' OR o.status = 'dead' AND o.reason LIKE 'given up after%')
+  AND EXISTS (SELECT FROM outcomes l WHERE l.event_id = o.event_id AND l.run = 0 AND l.status NOT IN ('failed', 'dead'))
+ORDER BY 3 DESC, 1 LIMIT 1`
+
+// dueSQL lets failed events be tried again at once.
+const dueSQL = `UPDATE outcomes SET due = clock_now() - interval '1 millisecond' WHERE run = $1 AND event_id = ANY($2::bigint[]) AND status = 'failed' AND attempts < $3`
+
+// tries is how often an event is staged that fails; a process that is ended twice while it tries one alone is no proof against that event.
+const tries = 3
+
+// again says whether some of the events must be tried again, and makes them due.
+func (w *work) again(ctx context.Context, ids []int64) (bool, error) {
+	rows, err := w.Pool.Query(ctx, brokenSQL, w.hold.Run.Run, ids, tries)
+	if err != nil {
+		return false, fmt.Errorf("look for failures of run %d: %w", w.hold.Run.Run, err)
+	}
+	found, event, reason, given := false, int64(0), "", false
+	for rows.Next() {
+		if err := rows.Scan(&event, &reason, &given); err != nil {
+			return false, err
+		}
+		found = true
+	}
+	switch err := rows.Err(); {
+	case err != nil:
+		return false, fmt.Errorf("look for failures of run %d: %w", w.hold.Run.Run, err)
+	case !found:
+		return false, nil
+	case given:
+		return false, runs.Refuse(fmt.Errorf("event %d was applied live and fails now, so its object would be lost: %s", event, reason))
+	}
+	_, err = w.Pool.Exec(ctx, dueSQL, w.hold.Run.Run, ids, tries)
+	return true, err
+}
+
+// Processed is the count of all events that have an outcome in the run.
+const Processed = "processed"
+
+// Statements are all SQL statements of this package, for the test that prepares each.
+func Statements() []string {
+	return []string{brokenSQL, dueSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, changeSQL, addSQL, emptySQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
+		detailSQL, decidedSQL, sourceSQL, openSQL}
+}

@@ -1,0 +1,85 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const guardSQL = `
+SELECT true FROM runs r WHERE r.run = $2 AND r.ended_at IS NULL
+  AND EXISTS (SELECT FROM checkpoints c WHERE c.job = $1 AND c.run = r.run AND c.leased_by = $3) FOR SHARE OF r`
+
+// Guard lets a transaction go on only while the run is this process's. Until it ends nobody else can take the run or end it, so that
+// whoever has lost it cannot write after the next holder has begun. Errors: ErrLost.
+func (h *Hold) Guard(ctx context.Context, tx pgx.Tx) error {
+	var held bool
+	err := tx.QueryRow(ctx, guardSQL, h.Job, h.Run.Run, h.by).Scan(&held)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("guard run %d: %w", h.Run.Run, err)
+	}
+	return nil
+}
+
+const extendSQL = `
+UPDATE runs r SET bound = $4, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.bound`
+
+// Extend gives the run another bound, or its first. Errors: ErrLost.
+func (h *Hold) Extend(ctx context.Context, bound int64) error {
+	err := h.pool.QueryRow(ctx, extendSQL, h.Job, h.Run.Run, h.by, bound).Scan(&h.Bound)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("extend run %d: %w", h.Run.Run, err)
+	}
+	return nil
+}
+
+const restSQL = `
+UPDATE runs r SET status = CASE WHEN r.asked = $4::jsonb THEN 'paused' ELSE r.status END, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status, r.asked`
+
+// Rest pauses the run until a person lets it go on, unless what is asked for has changed meanwhile: then it stays Running, and Asked is
+// what is asked for now. Errors: ErrLost.
+func (h *Hold) Rest(ctx context.Context) (Status, error) {
+	var asked json.RawMessage
+	err := h.pool.QueryRow(ctx, restSQL, h.Job, h.Run.Run, h.by, h.Asked).Scan(&h.Status, &asked)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return h.Advance(ctx, h.Cursor) // a person was faster, or another process
+	}
+	if err != nil {
+		return "", fmt.Errorf("pause run %d: %w", h.Run.Run, err)
+	}
+	h.Asked = asked
+	return h.Status, nil
+}
+
+const doneSQL = `
+UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING true`
+
+// Done ends the run in the transaction that does the last of it, so that the one is never without the other. Errors: ErrLost, also where
+// a person has paused or cancelled the run.
+func (h *Hold) Done(ctx context.Context, tx pgx.Tx) error {
+	counts, err := json.Marshal(h.Counts)
+	if err != nil {
+		return err
+	}
+	var done bool
+	err = tx.QueryRow(ctx, doneSQL, h.Job, h.Run.Run, h.by, counts).Scan(&done)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("end run %d: %w", h.Run.Run, err)
+	}
+	return nil
+}
