@@ -637,11 +637,9 @@ CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id)
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
 
-<<<<<<< HEAD
-CREATE UNIQUE INDEX runs_one_retention ON postern.runs USING btree (job) WHERE ((job = 'retention'::text) AND (ended_at IS NULL));
-=======
 CREATE UNIQUE INDEX runs_one_rebuild ON postern.runs USING btree (((asked ->> 'source'::text))) WHERE ((job = 'rebuild'::text) AND (ended_at IS NULL));
->>>>>>> 29fc833 (rebuild: make a source's mirror anew beside the live one, compare, and swap)
+
+CREATE UNIQUE INDEX runs_one_retention ON postern.runs USING btree (job) WHERE ((job = 'retention'::text) AND (ended_at IS NULL));
 
 CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['waiting'::text, 'running'::text]));
 

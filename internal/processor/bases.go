@@ -126,7 +126,7 @@ func (p *Processor) foldLane(ctx context.Context, evs []stream.Event) error {
 func (p *Processor) foldBatch(ctx context.Context, items []*item) error {
 	return postgres.InTx(ctx, p.Pool, "fold", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		items := copies(items)
-		if err := lock(ctx, tx, items); err != nil {
+		if err := lock(ctx, tx, versioning.Mirror, items); err != nil {
 			return err
 		}
 		objs, err := loadObjects(ctx, tx, versioning.Bases, items)
