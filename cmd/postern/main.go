@@ -82,7 +82,8 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 	flags.StringVar(&c.dir, "dir", ".postern", "`folder` of a dev instance")
 	flags.StringVarP(&c.output, "output", "o", "table", "output `format`: table or json")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)))
-	root.AddCommand(newDevCommand(c), newServeCommand(c), newEventsCommand(c), newObjectsCommand(c), newOutcomesCommand(c), newRejectionsCommand(c), newConflictsCommand(c), newReplayCommand(c), newRunsCommand(c), newRetentionCommand(c),
+	root.AddCommand(newDevCommand(c), newServeCommand(c), newEventsCommand(c), newObjectsCommand(c), newOutcomesCommand(c), newRejectionsCommand(c), newConflictsCommand(c),
+		newReplayCommand(c), newRebuildCommand(c), newRunsCommand(c), newRetentionCommand(c),
 		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(), newConfigCommand(c), newMigrateCommand(c), newHealthCommand(), newVersionCommand(c))
 	return root
 }

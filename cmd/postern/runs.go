@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -126,7 +127,7 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	}
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked),
 		"who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy, "because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
-		"carried out by", r.HeldBy, "log read up to", place, "events", inWords(r.Job, r.Counts))
+		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), "log read up to", place, "events", inWords(r.Job, r.Counts))
 }
 
 // inWords says what a run has counted: events by outcome, but for retention.
@@ -141,6 +142,11 @@ func inWords(job string, counts map[string]int64) string {
 	for _, s := range []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous, versioning.Ignored, versioning.Failed, versioning.Dead} {
 		if n := counts[string(s)]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	for _, what := range []string{rebuild.Swapped, rebuild.Grown, rebuild.Emptied} {
+		if n, ok := counts[what]; ok {
+			parts = append(parts, fmt.Sprintf("%d objects %s", n, what))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -208,6 +214,9 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 		line += fmt.Sprintf(" of about %d", r.Expected)
 	}
 	line += " events"
+	if stage := rebuild.Stage(r); stage != "" {
+		line += ", " + stage
+	}
 	if r.Status == runs.Waiting {
 		line += "; a processor takes it when it has a hand free"
 	}

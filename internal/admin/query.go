@@ -46,6 +46,7 @@ var (
 		{"deleted", "true or false"},
 		{"ambiguous", "true or false"},
 		{"look_owed", "true or false"},
+		{"outdated", "true or false"},
 		sinceParam, untilParam, limitParam, cursorParam}
 	// OutcomeParams choose outcomes.
 	OutcomeParams = []Param{sourceParam, accountParam,
@@ -127,7 +128,7 @@ func (q *query) objects(source int32, account *string, objectType, id string) []
 func Objects(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[versioning.View], error) {
 	q := newQuery(ctx, pool, values, ObjectParams)
 	f := versioning.ObjectFilter{Source: q.source(), Account: q.given("account"), Type: q.either("type", "object_type"), ID: q.either("id", "object_id"), Deleted: q.flag("deleted"),
-		Ambiguous: q.flag("ambiguous"), LookOwed: q.flag("look_owed"), Since: q.time("since"), Until: q.time("until")}
+		Ambiguous: q.flag("ambiguous"), LookOwed: q.flag("look_owed"), Outdated: q.flag("outdated"), Since: q.time("since"), Until: q.time("until")}
 	limit := q.limit()
 	if q.err != nil {
 		return events.Page[versioning.View]{}, q.err

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -24,8 +25,11 @@ var ReplayParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Pa
 	Param{"mode", "what happens again outside of the mirror: state (nothing, the default), missing (effects that have no ledger entry), force (all effects; a person must approve the run). There are no effects yet, so all do the same now"},
 	Param{"reason", "why; kept in the ledger of runs"})
 
+// jobs are what runs are made for.
+var jobs = []string{replay.Job, rebuild.Job, retention.Job}
+
 // RunParams choose runs.
-var RunParams = []Param{{"job", "replay, retention"}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
+var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
 
 // PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
 func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
@@ -82,7 +86,7 @@ func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who, reaso
 // Runs lists runs by RunParams. Errors: events.ErrInvalid.
 func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Run], error) {
 	q := newQuery(ctx, pool, values, RunParams)
-	f := runs.Filter{Job: q.oneOf("job", replay.Job, retention.Job), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
+	f := runs.Filter{Job: q.oneOf("job", jobs...), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
 		string(runs.Done), string(runs.Failed), string(runs.Cancelled)))}
 	limit := q.limit()
 	if q.err != nil {

@@ -42,6 +42,7 @@ func (h *handler) runRoutes(api *echo.Group) {
 	}
 	api.POST("/runs/:run/approve", h.show(h.approve), fromOurselves)
 	api.POST("/replays", h.show(h.replay), fromOurselves)
+	h.rebuildRoutes(api)
 }
 
 // approve takes {"reason": "..."}.

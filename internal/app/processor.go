@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -51,13 +55,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
-	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
-	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
-	a.loop("retention", func(ctx context.Context) error {
-		return retention.Daily(ctx, pool, retentionPolicy(cfg), t.RetentionEvery, a.Logger)
-	})
-	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
-		Jobs: map[string]runs.Carry{replay.Job: replays.Carry, retention.Job: forgets.Carry}}).Run)
+	a.addRuns(pool, keeper, p, t)
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
@@ -66,6 +64,22 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	return nil
 }
+
+// addRuns wires the jobs over the log.
+func (a *App) addRuns(pool, keeper *pgxpool.Pool, p *processor.Processor, t Tuning) {
+	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
+	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
+	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
+	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
+		Jobs: map[string]runs.Carry{replay.Job: replays.Carry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry}}).Run)
+	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, pool, tidyEvery, a.Logger) })
+	a.loop("retention", func(ctx context.Context) error {
+		return retention.Daily(ctx, pool, retentionPolicy(a.Config), t.RetentionEvery, a.Logger)
+	})
+}
+
+// tidyEvery is how often a processor looks for what ended rebuilds have staged.
+const tidyEvery = 10 * time.Second
 
 // retentionPolicy is the configuration's section retention.
 func retentionPolicy(c *config.Config) retention.Policy { return retention.Policy(c.Retention) }

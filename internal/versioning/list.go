@@ -49,6 +49,8 @@ type ObjectFilter struct {
 	Type, ID string
 	// Deleted, Ambiguous and LookOwed choose by flag; nil: either.
 	Deleted, Ambiguous, LookOwed *bool
+	// Outdated: an older rule made the row.
+	Outdated *bool
 	// Since (inclusive) and Until (exclusive) bound the time of the last change of the row.
 	Since, Until time.Time
 }
@@ -79,7 +81,7 @@ WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
   AND ($9::int IS NULL OR o.source = $9) AND ($10::text IS NULL OR o.account = $10) AND ($11::text IS NULL OR o.object_type = $11)
   AND ($12::text IS NULL OR o.object_id = $12) AND ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL OR o.ambiguous = $14)
   AND ($15::bool IS NULL OR (o.look_after <> 0) = $15) AND ($16::timestamptz IS NULL OR o.updated_at >= $16)
-  AND ($17::timestamptz IS NULL OR o.updated_at < $17)
+  AND ($17::timestamptz IS NULL OR o.updated_at < $17) AND ($19::bool IS NULL OR (o.rule_version < $20) = $19)
 ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $18`
 
 	// findSQL hops over the accounts of a source by its primary key, one index look-up each, since no index leads with the id.
@@ -167,7 +169,7 @@ func (f *ObjectFilter) window(ctx context.Context, pool *pgxpool.Pool, after Key
 func (f *ObjectFilter) views(ctx context.Context, pool *pgxpool.Pool, after, end Key, limit int) ([]View, error) {
 	rows, err := pool.Query(ctx, objectsSQL, after.Source, after.Account, after.Type, after.ID, end.Source, end.Account, end.Type, end.ID,
 		events.Optional(f.Source), f.Account, events.Optional(f.Type), events.Optional(f.ID), f.Deleted, f.Ambiguous, f.LookOwed, events.Optional(f.Since),
-		events.Optional(f.Until), limit)
+		events.Optional(f.Until), limit, f.Outdated, RuleVersion)
 	if err != nil {
 		return nil, err
 	}
