@@ -1,0 +1,141 @@
+package rebuild_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// clock sets the database's clock off by an interval.
+func (b *testBundle) clock(t *testing.T, off string) {
+	t.Helper()
+	b.exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+off+`'''`)
+}
+
+// aged is a log whose first events are of three days ago and whose others are of now, all of them applied live.
+func aged(t *testing.T, r *rand.Rand, options sim.Options) (b *testBundle, old []int64) {
+	t.Helper()
+	b = setup(t)
+	evs := sim.Generate(r, options).Events
+	r.Shuffle(len(evs), func(i, j int) { evs[i], evs[j] = evs[j], evs[i] })
+	// The floor has not been raised yet, so that ids can be made in the past.
+	b.clock(t, "-3 days")
+	if err := events.EnsurePartitions(t.Context(), b.db.Pool, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	old = b.append(t, r, b.source, evs[:len(evs)/2])
+	b.clock(t, "0 days")
+	b.live(t, r, append(b.append(t, r, b.source, evs[len(evs)/2:]), old...))
+	return b, old
+}
+
+// drop folds what a partition holds into the bases, and drops it.
+func (b *testBundle) drop(t *testing.T, old []int64) {
+	t.Helper()
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Bases}, old, false); err != nil {
+		t.Fatal(err)
+	}
+	b.dropped(t)
+}
+
+func (b *testBundle) dropped(t *testing.T) {
+	t.Helper()
+	oldest, err := events.Oldest(t.Context(), b.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := b.rows(t, `SELECT 'events_' || to_char(to_timestamp(($1::bigint >> 20) / 1000) AT TIME ZONE 'UTC', 'YYYYMMDD')`, oldest)[0]
+	b.exec(t, `ALTER TABLE events DETACH PARTITION `+name)
+	b.exec(t, `DROP TABLE `+name)
+	if now, err := events.Oldest(t.Context(), b.pool); err != nil || now <= oldest {
+		t.Fatalf("the oldest partition begins at %d, before at %d: %v", now, oldest, err)
+	}
+}
+
+// Where partitions were dropped a rebuild joins into the bases that are kept for them, and equals the live mirror bit for bit.
+func TestRebuildFromBases(t *testing.T) {
+	t.Parallel()
+	for name, options := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := seeded(t, 21)
+			b, old := aged(t, r, options)
+			before := b.table(t, whole, "objects")
+			b.drop(t, old)
+			b.start(t, "one", nil, quick())
+			run := b.ask(t, rebuild.Order{Source: b.source})
+			b.until(t, run, staged)
+			if diff := cmp.Diff(b.table(t, object, "objects"), b.table(t, object, "staged")); diff != "" {
+				t.Errorf("live and staged: %s", diff)
+			}
+			if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
+				t.Fatal(err)
+			}
+			ended := b.until(t, run, done)
+			if diff := cmp.Diff(before, b.table(t, whole, "objects")); diff != "" || int(ended.Counts[rebuild.Processed]) != len(b.ids)-len(old) {
+				t.Errorf("%v %s", ended.Counts, diff)
+			}
+		})
+	}
+}
+
+// A partition that is dropped before the rebuild has read it ends the rebuild; one that it has read may go.
+func TestPartitionsDroppedUnderARebuild(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 22)
+	b, old := aged(t, r, kinds["event time"])
+	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
+	h, err := runs.Take(t.Context(), b.pool, "dead", time.Millisecond, rebuild.Job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	oldest, err := events.Oldest(t.Context(), b.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Advance(t.Context(), oldest-1); err != nil { // it has begun, and copied no base yet
+		t.Fatal(err)
+	}
+	before := b.table(t, whole, "objects")
+	b.drop(t, old)
+	b.start(t, "one", nil, quick())
+	ended := b.until(t, run, func(r *runs.Run) bool { return r.Status.Final() })
+	if ended.Status != runs.Failed || !strings.Contains(ended.Detail, "partitions of the log were dropped") {
+		t.Errorf("%+v", ended)
+	}
+	if again := b.rebuilt(t, b.source); again.Counts[rebuild.Swapped] != 0 {
+		t.Errorf("%v", again.Counts)
+	}
+	if diff := cmp.Diff(before, b.table(t, whole, "objects")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A partition that a rebuild has read may go before the swap.
+func TestPartitionsDroppedBehindARebuild(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 23)
+	b, old := aged(t, r, kinds["event time"])
+	before := b.table(t, whole, "objects")
+	b.start(t, "one", nil, quick())
+	run := b.ask(t, rebuild.Order{Source: b.source})
+	b.until(t, run, staged)
+	b.drop(t, old)
+	if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
+		t.Fatal(err)
+	}
+	b.until(t, run, done)
+	if diff := cmp.Diff(before, b.table(t, whole, "objects")); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,289 @@
+package rebuild_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// renamed makes the events be about other objects.
+func renamed(evs []sim.Event, name string) []sim.Event {
+	out := make([]sim.Event, len(evs))
+	for i, e := range evs {
+		e.Object = strings.ReplaceAll(e.Object, "obj_", name)
+		e.Body = []byte(strings.ReplaceAll(string(e.Body), "obj_", name))
+		out[i] = e
+	}
+	return out
+}
+
+// traffic applies events live, in any order and some of them late, with several processors, until all have been applied.
+func (b *testBundle) traffic(t *testing.T, r *rand.Rand, reads provider.Provider, ids []int64) *sync.WaitGroup {
+	t.Helper()
+	work := make(chan []int64, 2*len(ids))
+	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	for from := 0; from < len(ids); from += 5 {
+		batch := ids[from:min(from+5, len(ids))]
+		work <- batch
+		if r.IntN(3) == 0 {
+			work <- batch
+		}
+	}
+	close(work)
+	var wg sync.WaitGroup
+	for range 3 {
+		p := b.processor(t, reads)
+		wg.Go(func() {
+			for batch := range work {
+				if _, err := p.ApplyStored(t.Context(), processor.Target{}, batch, false); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	return &wg
+}
+
+// While live events come and are applied, a rebuild under a changed rule ends in what the log makes under that rule. Whoever reads
+// meanwhile sees all of the old objects or all of the new ones, and no revision falls; each that grows leaves one change.
+func TestRebuildBesideLiveEvents(t *testing.T) {
+	t.Parallel()
+	for name, options := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := seeded(t, 11)
+			b := setup(t)
+			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, options).Events))
+			// What was not applied when the rebuild begins, and what comes while it is staged and swapped.
+			late := b.append(t, r, b.source, renamed(sim.Generate(r, options).Events, "late_"))
+			watching := b.watch(t)
+			b.start(t, "one", otherwise{}, quick())
+			b.start(t, "two", otherwise{}, quick())
+			first := b.traffic(t, r, otherwise{}, late)
+			run := b.ask(t, rebuild.Order{Source: b.source})
+			for range 4 {
+				b.traffic(t, r, otherwise{}, b.append(t, r, b.source, renamed(sim.Generate(r, options).Events, "come_"))).Wait()
+			}
+			if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
+				t.Fatal(err)
+			}
+			for b.until(t, run, func(*runs.Run) bool { return true }).Status != runs.Done {
+				b.traffic(t, r, otherwise{}, b.append(t, r, b.source, renamed(sim.Generate(r, options).Events, "more_"))).Wait()
+			}
+			first.Wait()
+			b.traffic(t, r, otherwise{}, b.append(t, r, b.source, renamed(sim.Generate(r, options).Events, "more_"))).Wait()
+			watching()
+			b.shows(t, b.fold(t, otherwise{}, 1000))
+			if grown, told := b.number(t, `SELECT sum(revision) FROM objects`), b.number(t, `SELECT sum(cardinality(ids)) FROM outbox`); grown != told {
+				t.Errorf("revisions grew %d times and left %d changes", grown, told)
+			}
+			if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = 0`); n != len(b.ids) {
+				t.Errorf("%d live outcomes of %d events", n, len(b.ids))
+			}
+		})
+	}
+}
+
+// watch reads the mirror until it is told to stop: the objects obj_... that have a state are all read by the one rule or all by the other, and
+// no revision falls.
+func (b *testBundle) watch(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		highest := map[string]int64{}
+		for ctx.Err() == nil {
+			rows, err := b.operator.Query(ctx, `SELECT object_type || object_id, revision, CASE WHEN state IS NULL THEN 0 WHEN state ? 'was' THEN 1 ELSE 2 END
+				FROM objects WHERE object_id !~ '[123]$' OR object_id !~ '^obj'`)
+			if err != nil {
+				break
+			}
+			seen := map[int]int{}
+			for rows.Next() {
+				var name string
+				var n int64
+				var rule int
+				if err := rows.Scan(&name, &n, &rule); err != nil {
+					break
+				}
+				if n < highest[name] {
+					t.Errorf("%s: revision %d after %d", name, n, highest[name])
+				}
+				if highest[name] = n; strings.HasPrefix(name, "thingobj_") {
+					seen[rule]++
+				}
+			}
+			rows.Close()
+			if rows.Err() == nil && seen[1] > 0 && seen[2] > 0 {
+				t.Errorf("%d objects are read by the new rule beside %d by the old one", seen[1], seen[2])
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// crashSQL lets transactions end at their commit, as a dying server would end them.
+const crashSQL = `
+CREATE TABLE crashing (share float);
+INSERT INTO crashing VALUES (0);
+GRANT SELECT ON crashing TO PUBLIC;
+CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF random() < (SELECT c.share FROM crashing c) THEN RAISE EXCEPTION 'the server dies' USING ERRCODE = '57P01'; END IF;
+  RETURN NULL;
+END $$`
+
+// Wherever a rebuild is ended (at any commit, by a stop, by another process that takes it), it ends in the same mirror, once.
+func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 12)
+	b := setup(t)
+	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["ids reused"]).Events))
+	want := b.fold(t, otherwise{}, 1000)
+	b.exec(t, `INSERT INTO staged SELECT * FROM objects`) // left by another
+	b.exec(t, `UPDATE staged SET state = '{"left": "over"}', object_id = object_id || '_left'`)
+	before := b.revisions(t)
+	b.exec(t, `TRUNCATE outbox`)
+	b.exec(t, crashSQL)
+	for _, table := range []string{"staged", "objects", "outbox", "runs", "checkpoints"} {
+		b.exec(t, `CREATE CONSTRAINT TRIGGER crash_`+table+` AFTER INSERT OR UPDATE OR DELETE ON `+table+` DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crash()`)
+	}
+	settings := quick()
+	settings.Chunk = 5
+	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
+	b.exec(t, `UPDATE crashing SET share = 0.03`)
+	for i := range 12 {
+		stop := b.start(t, fmt.Sprint("p", i), otherwise{}, settings)
+		began := time.Now()
+		testkit.Eventually(t, patience, func() error {
+			if time.Since(began) < time.Duration(r.IntN(300))*time.Millisecond {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		if r.IntN(2) == 0 {
+			b.exec(t, `UPDATE crashing SET share = 0`)
+			b.exec(t, `UPDATE checkpoints SET leased_by = 'a thief', leased_until = clock_now() WHERE job = 'rebuild'`)
+			b.exec(t, `UPDATE crashing SET share = 0.03`)
+		}
+		stop()
+	}
+	b.exec(t, `UPDATE crashing SET share = 0`)
+	b.start(t, "last", otherwise{}, settings)
+	ended := b.until(t, run, done)
+	b.shows(t, want)
+	b.grew(t, before, ended)
+	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); int64(n) != ended.Counts[rebuild.Processed] || n != len(b.ids) {
+		t.Errorf("%d outcomes of %d events: %v", n, len(b.ids), ended.Counts)
+	}
+}
+
+// An event that a process died with while it tried it alone is tried again; and two deaths are no proof.
+func TestKilledWhileTryingAlone(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 13)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+	b.live(t, r, ids)
+	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
+	if h, err := runs.Take(t.Context(), b.pool, "dead", time.Millisecond, rebuild.Job); err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
+		VALUES ($1, $2, $3, 0, '', '', '', 'failed', 'tried alone; the attempt has not ended yet, or it ended the process', 1, now() + interval '1 hour', now(), 1)`, ids[0], run, b.source)
+	b.start(t, "one", nil, quick())
+	ended := b.until(t, run, done)
+	if ended.Counts[rebuild.Swapped] != 0 || ended.Counts[string(versioning.Failed)] != 0 || ended.Counts[rebuild.Processed] != int64(len(ids)) {
+		t.Errorf("%v", ended.Counts)
+	}
+}
+
+// A process that has lost its run writes nothing more, neither rows nor outcomes, and its event does not count as failed.
+func TestWhoHasLostTheRunWritesNothing(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 14)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+	run := b.ask(t, rebuild.Order{Source: b.source})
+	h, err := runs.Take(t.Context(), b.pool, "slow", time.Minute, rebuild.Job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	to := processor.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids[:5], false); err != nil {
+		t.Fatal(err)
+	}
+	if err := rebuild.Discard(t.Context(), b.operator, run); err != nil {
+		t.Fatal(err)
+	}
+	before := b.table(t, whole, "staged")
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLost) {
+		t.Errorf("%v", err)
+	}
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, true); !errors.Is(err, runs.ErrLost) {
+		t.Errorf("alone: %v", err)
+	}
+	if diff := cmp.Diff(before, b.table(t, whole, "staged")); diff != "" || len(before) == 0 {
+		t.Errorf("%d rows: %s", len(before), diff)
+	}
+	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n != 5 {
+		t.Errorf("%d outcomes", n)
+	}
+}
+
+// A swap waits for the batches under way and holds up those that come, but not for long: then it lets them pass and tries again.
+func TestSwapLetsLiveEventsPass(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 15)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.source); err != nil {
+		t.Fatal(err)
+	}
+	settings := quick()
+	settings.Lock = 50 * time.Millisecond
+	b.start(t, "one", nil, settings)
+	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
+	b.until(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
+	b.live(t, r, ids) // passes beside the waiting swap, or after it has given up
+	if n := b.number(t, `SELECT count(*) FROM runs WHERE status = 'running'`); n != 1 {
+		t.Error("the rebuild has ended past a batch under way")
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.until(t, run, done)
+
+	settings.CatchUp = time.Nanosecond // never enough
+	other := setup(t)
+	other.live(t, r, other.append(t, r, other.source, sim.Generate(r, kinds["steps"]).Events))
+	other.start(t, "one", nil, settings)
+	run = other.ask(t, rebuild.Order{Source: other.source, Swap: true})
+	other.until(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
+	other.live(t, r, other.append(t, r, other.source, renamed(sim.Generate(r, kinds["steps"]).Events, "more_")))
+	if err := runs.Change(t.Context(), other.operator, run, runs.Paused); err != nil {
+		t.Fatal(err)
+	}
+	other.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
+}
