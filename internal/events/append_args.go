@@ -32,7 +32,7 @@ func addEvents(p *postgres.Params, batch []Delivery, rows []*row) {
 	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(rows[i].digest[:]) })
 	p.Array(pgtype.ByteaOID, n, func(i int) { p.Bytes(event(i).Fingerprint[:]) })
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(rows[i].delivery + 1)) })
-	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(rows[i].place)) })
+	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(batch[rows[i].delivery].place(rows[i].place)) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(Text(event(i).Key)) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(Text(event(i).Type)) })
 	p.Array(pgtype.TextOID, n, func(i int) { p.Text(Text(event(i).Account)) })

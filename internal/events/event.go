@@ -45,6 +45,16 @@ type Delivery struct {
 	Body []byte
 	// Events are what the delivery carries, at least one.
 	Events []provider.Event
+	// Places are the events' places in the delivery, where some of them are not among Events; nil: 0, 1, 2 and so on.
+	Places []int32
+}
+
+// place is that of the i-th event in its delivery.
+func (d *Delivery) place(i int) int32 {
+	if d.Places == nil {
+		return int32(i)
+	}
+	return d.Places[i]
 }
 
 // Receipt says what became of one event of a delivery. Twins get equal receipts but for Duplicate.

@@ -50,13 +50,14 @@ const sourcesSQL = `SELECT number, name, provider FROM sources`
 type Sources struct {
 	Number map[string]int32
 	Name   map[int32]string
+	// Provider is the provider's name by the source's.
+	Provider map[string]string
 }
 
 // RegisterSources gives each named source (name → provider) its number, making it where it is new, and returns all that are
 // known. A name that was another provider's before is an error: what is stored under it would be read wrongly.
 func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[string]string) (Sources, error) {
-	known := Sources{Number: map[string]int32{}, Name: map[int32]string{}}
-	was := map[string]string{}
+	known := Sources{Number: map[string]int32{}, Name: map[int32]string{}, Provider: map[string]string{}}
 	load := func() error {
 		rows, err := pool.Query(ctx, sourcesSQL)
 		if err != nil {
@@ -65,7 +66,7 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 		var number int32
 		var name, prov string
 		_, err = pgx.ForEachRow(rows, []any{&number, &name, &prov}, func() error {
-			known.Number[name], known.Name[number], was[name] = number, name, prov
+			known.Number[name], known.Name[number], known.Provider[name] = number, name, prov
 			return nil
 		})
 		return err
@@ -75,7 +76,7 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 	}
 	added := false
 	for name, prov := range providers {
-		if was[name] == "" {
+		if known.Provider[name] == "" {
 			added = true
 			if _, err := pool.Exec(ctx, addSourceSQL, name, prov); err != nil {
 				return known, fmt.Errorf("add source %s: %w", name, err)
@@ -88,8 +89,8 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 		}
 	}
 	for name, prov := range providers {
-		if was[name] != prov {
-			return known, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: name the new one differently", name, was[name], prov)
+		if was := known.Provider[name]; was != prov {
+			return known, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: name the new one differently", name, was, prov)
 		}
 	}
 	return known, nil

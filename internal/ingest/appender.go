@@ -107,7 +107,7 @@ func (a *appender) waiting(w waiting) *waiting {
 
 // toAppend is a delivery in the log's form.
 func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) events.Delivery {
-	buf := appendHeaders(make([]byte, 0, 768), ep.headers, d)
+	buf := events.AppendHeaders(make([]byte, 0, 768), ep.headers, d)
 	n := len(buf)
 	buf = appendVerification(buf, v)
 	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs}

@@ -12,36 +12,9 @@ import (
 
 // What is kept beside a body is written here without reflection: it is done for every delivery.
 
-// queryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
-const queryHeader = ":query"
-
 // keptHeaders are the allow-listed headers as a JSON object of strings.
 func keptHeaders(allowed []string, d *provider.Delivery) json.RawMessage {
-	return appendHeaders(nil, allowed, d)
-}
-
-func appendHeaders(dst []byte, allowed []string, d *provider.Delivery) []byte {
-	dst = append(dst, '{')
-	empty := true
-	for _, name := range allowed {
-		var text string
-		switch values := d.Header[name]; {
-		case len(values) == 1:
-			text = values[0]
-		case len(values) > 1:
-			text = strings.Join(values, ", ")
-		case name == queryHeader && d.Query != "":
-			text = d.Query
-		default:
-			continue
-		}
-		if !empty {
-			dst = append(dst, ',')
-		}
-		empty = false
-		dst = appendMember(dst, name, events.Text(text))
-	}
-	return append(dst, '}')
+	return events.AppendHeaders(nil, allowed, d)
 }
 
 // appendMember appends a name and a text, both UTF-8.

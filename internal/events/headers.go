@@ -1,0 +1,38 @@
+package events
+
+import (
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// queryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
+const queryHeader = ":query"
+
+// AppendHeaders appends what is kept of a delivery's headers, those that the provider allows, as a JSON object of strings. It is written without
+// reflection, since it is done for every delivery.
+func AppendHeaders(dst []byte, allowed []string, d *provider.Delivery) []byte {
+	dst = append(dst, '{')
+	empty := true
+	for _, name := range allowed {
+		var text string
+		switch values := d.Header[name]; {
+		case len(values) == 1:
+			text = values[0]
+		case len(values) > 1:
+			text = strings.Join(values, ", ")
+		case name == queryHeader && d.Query != "":
+			text = d.Query
+		default:
+			continue
+		}
+		if !empty {
+			dst = append(dst, ',')
+		}
+		empty = false
+		dst = append(canonical.AppendText(dst, name), ':')
+		dst = canonical.AppendText(dst, Text(text))
+	}
+	return append(dst, '}')
+}

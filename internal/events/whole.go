@@ -1,0 +1,154 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+const wholeColumns = `
+SELECT id, source, event_id, event_type, account, object_type, object_id, api_version, origin, occurred_at, received_at, headers, verification,
+  fingerprint, delivery_id, delivery_index, body
+FROM events WHERE `
+
+const (
+	wholeRangeSQL = wholeColumns + `id > $1 AND id <= $2 ORDER BY id LIMIT $3`
+	wholeIDsSQL   = wholeColumns + `id = ANY($1::bigint[]) ORDER BY id`
+)
+
+// wholeRows is how many events Walk reads by one statement, so that none of them keeps a snapshot for long.
+const wholeRows = 4096
+
+// Whole is all that the log holds of an event. Its bytes may be used only until the function it was given to returns.
+type Whole struct {
+	ID         int64
+	Source     int32
+	Key, Type  []byte
+	Account    []byte
+	ObjectType []byte
+	ObjectID   []byte
+	APIVersion []byte
+	Origin     []byte
+	// OccurredAt is zero where the provider gave no time.
+	OccurredAt, ReceivedAt time.Time
+	// Headers and Verification are JSON objects.
+	Headers, Verification []byte
+	Fingerprint           []byte
+	// DeliveryID is the same for all events of a delivery, Index the place in it.
+	DeliveryID int64
+	Index      int
+	// Body is the whole delivery's body; nil where the log no longer has it.
+	Body []byte
+}
+
+// Walk gives take the events above after that the filter chooses, ascending, one part of the log for each call, and returns how far it has looked: the
+// bound where there is nothing more. None is above the bound; with one from FreezeBound nothing is ever skipped. Memory does not grow with the
+// number of events, and holds two bodies at a time; two connections of the pool are used. An error of take ends the walk and is returned.
+func Walk(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64, take func(*Whole) error) (end int64, err error) {
+	w := walk{pool: pool, take: take}
+	if !f.plain() {
+		ids, end, err := Match(ctx, pool, f, after, bound)
+		for err == nil && len(ids) > 0 {
+			n := min(len(ids), wholeRows)
+			err = w.run(ctx, postgres.Statement{Name: "postern_whole_ids", SQL: wholeIDsSQL}, func(p *postgres.Params) {
+				p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(ids[i]) })
+			})
+			ids = ids[n:]
+		}
+		return end, err
+	}
+	below, from := f.bounds()
+	after, last := max(after, from-1), min(bound, below-1)
+	if after >= last {
+		return bound, nil
+	}
+	err = w.run(ctx, postgres.Statement{Name: "postern_whole_range", SQL: wholeRangeSQL}, func(p *postgres.Params) {
+		p.Int64(after)
+		p.Int64(last)
+		p.Int64(wholeRows)
+	})
+	if w.n < wholeRows {
+		return bound, err
+	}
+	return w.last, err
+}
+
+// plain: the filter asks for nothing but a range of ids.
+func (f *Filter) plain() bool {
+	rest := *f
+	rest.Since, rest.Until, rest.After = time.Time{}, time.Time{}, 0
+	return reflect.DeepEqual(rest, Filter{})
+}
+
+// walk is one call of Walk.
+type walk struct {
+	pool *pgxpool.Pool
+	take func(*Whole) error
+	n    int
+	last int64
+	// body is that of the event holder, which the others of its delivery share.
+	holder int64
+	body   []byte
+	one    Whole
+}
+
+func (w *walk) run(ctx context.Context, s postgres.Statement, add func(*postgres.Params)) error {
+	conn, err := w.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("read events: %w", err)
+	}
+	defer conn.Release()
+	p := postgres.NewParams(conn.Conn(), s)
+	defer p.Release()
+	add(p)
+	if _, err := p.Run(ctx, func(r postgres.Row) error { return w.row(ctx, r) }); err != nil {
+		return fmt.Errorf("read events after %d: %w", w.last, err)
+	}
+	return nil
+}
+
+func (w *walk) row(ctx context.Context, r postgres.Row) error {
+	w.n, w.last = w.n+1, r.Int64(0)
+	w.one = Whole{ID: w.last, Source: int32(r.Int64(1)), Key: r.Bytes(2), Type: r.Bytes(3), Account: r.Bytes(4), ObjectType: r.Bytes(5),
+		ObjectID: r.Bytes(6), APIVersion: r.Bytes(7), Origin: r.Bytes(8), OccurredAt: r.Time(9), ReceivedAt: r.Time(10), Headers: r.JSON(11),
+		Verification: r.JSON(12), Fingerprint: r.Bytes(13), DeliveryID: r.Int64(14), Index: int(r.Int64(15)), Body: r.Bytes(16)}
+	e := &w.one
+	switch {
+	case e.Body != nil:
+		w.holder, w.body = e.ID, append(append(w.body[:0], 0)[:0], e.Body...) // never nil, not even where it is empty
+	case e.DeliveryID != e.ID:
+		if err := w.fetch(ctx, e.DeliveryID); err != nil {
+			return err
+		}
+		e.Body = w.body
+	}
+	return w.take(e)
+}
+
+// fetch makes the body of an event the one that is at hand, nil where the log no longer has it.
+func (w *walk) fetch(ctx context.Context, holder int64) error {
+	if w.holder == holder {
+		return nil
+	}
+	var body []byte
+	rows, err := w.pool.Query(ctx, bodiesSQL, []int64{holder}, AnyBody)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id, &body); err != nil {
+			return err
+		}
+	}
+	w.holder, w.body = holder, bytes.Clone(body)
+	return rows.Err()
+}
