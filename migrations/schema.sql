@@ -702,6 +702,8 @@ GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_gateway;
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_processor;
 GRANT SELECT ON TABLE postern.log_floor TO postern_operator;
 
+GRANT UPDATE(ms) ON TABLE postern.log_floor TO postern_operator;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
 GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 
