@@ -55,6 +55,24 @@ func LoadBeside(path string) (*Config, error) {
 	return loadFile(path, purpose{})
 }
 
+// LoadSources is LoadOperator for commands that read events as their sources' providers do: what makes the providers is checked, and no secret is read.
+// The database may be left to a dev instance.
+func LoadSources(path string) (*Config, error) {
+	c, err := loadFile(path, purpose{})
+	if err != nil {
+		return nil, err
+	}
+	var bad []error
+	for _, name := range sortedKeys(c.Sources) {
+		p, err := c.Sources[name].provider(name)
+		if p == nil && err == nil {
+			err = &Problem{Path: "sources." + name + ".provider", Msg: fmt.Sprintf("%q is not known", c.Sources[name].Provider)}
+		}
+		bad = append(bad, err)
+	}
+	return c, errors.Join(bad...)
+}
+
 // Parse is Load of bytes and a given environment.
 func Parse(b []byte, env func(string) string) (*Config, error) {
 	return parse("", b, env, purpose{secrets: true, database: true, ingest: true})
