@@ -34,17 +34,11 @@ var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed,
 // PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
 func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
 	q := newQuery(ctx, pool, values, ReplayParams)
-	o := &replay.Order{Filter: q.events(), Words: map[string]string{}}
+	o := &replay.Order{Filter: q.chosen(), Words: map[string]string{}}
 	for name := range maps.Keys(values) {
 		if name != "rate" && name != "reason" && name != "mode" {
 			o.Words[name] = values.Get(name)
 		}
-	}
-	if q.values.Has("ids") && o.Filter.Objects != nil {
-		q.fail("ids and an object: give the one or the other")
-	}
-	if q.values.Has("ids") {
-		o.Filter.IDs = q.ids("ids")
 	}
 	if text := q.text("rate"); text != "" {
 		var err error
@@ -54,6 +48,19 @@ func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*re
 	}
 	o.Mode = replay.Mode(q.oneOf("mode", string(replay.State), string(replay.Missing), string(replay.Force)))
 	return o, q.err
+}
+
+// chosen is the filter of EventParams and ids.
+func (q *query) chosen() events.Filter {
+	f := q.events()
+	if !q.values.Has("ids") {
+		return f
+	}
+	if f.Objects != nil {
+		q.fail("ids and an object: give the one or the other")
+	}
+	f.IDs = q.ids("ids")
+	return f
 }
 
 // ids are never nil: an empty list chooses nothing.

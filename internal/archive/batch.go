@@ -1,0 +1,117 @@
+package archive
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// flush appends the batch and counts what came of it.
+func (r *importer) flush(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := r.appendAll(ctx, r.batch); err != nil {
+		return err
+	}
+	clear(r.batch)
+	clear(r.groups)
+	r.batch, r.n, r.size, r.joined = r.batch[:0], 0, 0, 0
+	if r.Progress != nil {
+		r.Progress(r.done + r.counts.Read)
+	}
+	return nil
+}
+
+// appendAll appends deliveries. Where PostgreSQL cannot hold one (a header with NUL, say), it is found by halves and set aside, and the rest goes in.
+func (r *importer) appendAll(ctx context.Context, batch []pending) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	deliveries := make([]events.Delivery, len(batch))
+	for i := range batch {
+		deliveries[i] = batch[i].delivery
+	}
+	do := events.Append
+	if r.DryRun {
+		do = events.Foresee
+	}
+	receipts, err := do(ctx, r.Pool, deliveries)
+	switch {
+	case err == nil:
+		r.count(receipts)
+		return nil
+	case !strings.HasPrefix(postgres.Code(err), "22"): // no fault of the data
+		return err
+	case len(batch) > 1:
+		if err := r.appendAll(ctx, batch[:len(batch)/2]); err != nil {
+			return err
+		}
+		return r.appendAll(ctx, batch[len(batch)/2:])
+	}
+	for i := range batch[0].entries {
+		if err := r.setAside(&batch[0].entries[i], err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *importer) count(receipts [][]events.Receipt) {
+	for _, of := range receipts {
+		for _, one := range of {
+			switch {
+			case one.Conflict:
+				r.counts.Conflict++
+			case one.Duplicate:
+				r.counts.Duplicate++
+			default:
+				r.counts.New++
+			}
+		}
+	}
+}
+
+// badFile is where entries that are no events are copied to, unchanged; it is made when there is one.
+type badFile struct {
+	path string
+	// head is what the file begins with.
+	head []byte
+	dry  bool
+	f    *os.File
+}
+
+func (b *badFile) add(raw []byte) (err error) {
+	if b.path == "" || b.dry || len(raw) == 0 {
+		return nil
+	}
+	if b.f == nil {
+		if b.f, err = os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+			return err
+		}
+		if _, err := b.f.Write(b.head); err != nil {
+			return err
+		}
+	}
+	if raw[len(raw)-1] != '\n' { // the last of its file
+		raw = append(slices.Clip(raw), '\n')
+	}
+	_, err = b.f.Write(raw)
+	return err
+}
+
+// close makes what was copied durable.
+func (b *badFile) close() error {
+	if b.f == nil {
+		return nil
+	}
+	err := b.f.Sync()
+	if closed := b.f.Close(); err == nil {
+		err = closed
+	}
+	return err
+}

@@ -1,0 +1,303 @@
+package archive_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/postern-gateway/postern/internal/archive"
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// unpacked is a file's text.
+func unpacked(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch archive.CompressionOf(path) {
+	case archive.Gzip:
+		r, err := gzip.NewReader(bytes.NewReader(text))
+		if err == nil {
+			text, err = io.ReadAll(r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	case archive.Zstd:
+		r, err := zstd.NewReader(nil)
+		if err == nil {
+			defer r.Close()
+			text, err = r.DecodeAll(text, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return string(text)
+}
+
+func filled(t *testing.T, n int) *instance {
+	t.Helper()
+	in := setup(t)
+	in.register(t)
+	for i := range n {
+		in.append(t, in.simple(strings.Repeat(fmt.Sprint("body ", i), 20), fmt.Sprint("a", i), fmt.Sprint("b", i)))
+	}
+	return in
+}
+
+// An export is ended behind each of its chunks, with the next one torn or whole but not yet known, and goes on to the same file, though events
+// were appended meanwhile.
+func TestExportGoesOnWhereItWasEnded(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 12)
+	for _, name := range []string{"x.ndjson", "x.ndjson.gz", "x.ndjson.zst"} {
+		path, want := filepath.Join(t.TempDir(), name), string(in.export(t, events.Filter{}))
+		e := archive.Exporting{Pool: in.operator, Compression: archive.CompressionOf(name), ChunkBytes: 2000}
+		ended := 0
+		for {
+			ctx, cancel := context.WithCancel(t.Context())
+			e.Progress = func(int64) { cancel() }
+			done, err := archive.ToFile(ctx, e, path, map[string]string{"a": "b"}, ended > 0)
+			cancel()
+			if err == nil {
+				if done.Events != int64(strings.Count(want, "\n")) || done.LeftOut != 0 || done.Bound == 0 {
+					t.Errorf("%+v", done)
+				}
+				break
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(path); err == nil {
+				t.Fatal("the file has its name before it is whole")
+			}
+			tear(t, path+".part", ended)
+			in.append(t, in.simple("late", fmt.Sprint(name, ended)))
+			ended++
+		}
+		if got := unpacked(t, path); got != want || ended < 3 {
+			t.Errorf("%s: after %d ends: %s", name, ended, cmp.Diff(want, got))
+		}
+		left, err := filepath.Glob(path + "*")
+		if err != nil || len(left) != 1 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
+}
+
+// tear adds what a process leaves that ends while it writes a chunk.
+func tear(t *testing.T, path string, n int) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.WriteString(strings.Repeat(`{"postern":1,"torn`, n))
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestExportEndedBetweenItsNameAndItsState(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 2)
+	path := filepath.Join(t.TempDir(), "x.ndjson")
+	e := archive.Exporting{Pool: in.operator, Compression: archive.None}
+	ctx, cancel := context.WithCancel(t.Context())
+	e.Progress = func(int64) { cancel() } // behind the last chunk: nothing asks for the context any more
+	if _, err := archive.ToFile(ctx, e, path, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	text := unpacked(t, path)
+	state := fmt.Sprintf(`{"postern_export":1,"words":null,"filter":{},"compression":"none","events":4,"left_out":0,"bytes":%d,"bound":"1","cursor":"1"}`, len(text))
+	if err := os.WriteFile(path+".state", []byte(state), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done, err := archive.ToFile(t.Context(), e, path, nil, true)
+	if err != nil || done.Events != 4 || unpacked(t, path) != text {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if _, err := os.Stat(path + ".state"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state is there still: %v", err)
+	}
+}
+
+// Nothing that somebody may still want is written over, and nothing goes on that is another export.
+func TestExportRefuses(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 6)
+	path := filepath.Join(t.TempDir(), "x.ndjson")
+	begin := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		e := archive.Exporting{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000, Progress: func(int64) { cancel() }}
+		if _, err := archive.ToFile(ctx, e, path, map[string]string{"type": "a*"}, false); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	begin()
+	e := archive.Exporting{Pool: in.operator, Compression: archive.None}
+	for what, c := range map[string]struct {
+		e      archive.Exporting
+		words  map[string]string
+		resume bool
+		want   error
+		text   string
+	}{
+		"begin anew":  {e, map[string]string{"type": "a*"}, false, archive.ErrInterrupted, "--resume"},
+		"other words": {e, map[string]string{"type": "b*"}, true, archive.ErrDiffers, `{"type":"a*"}`},
+		"compressed":  {archive.Exporting{Pool: in.operator, Compression: archive.Zstd}, map[string]string{"type": "a*"}, true, archive.ErrDiffers, "compression none"},
+	} {
+		if _, err := archive.ToFile(t.Context(), c.e, path, c.words, c.resume); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archive.ToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
+		t.Errorf("the file is there: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path+".part", 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archive.ToFile(t.Context(), e, path, map[string]string{"type": "a*"}, true); err == nil || !strings.Contains(err.Error(), "fewer than") {
+		t.Errorf("a file that was cut: %v", err)
+	}
+	if err := os.WriteFile(path+".state", []byte(`{"postern_export":2}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archive.ToFile(t.Context(), e, path, nil, true); err == nil || !strings.Contains(err.Error(), "another release") {
+		t.Errorf("a state of another release: %v", err)
+	}
+}
+
+// Two processes do not write one file.
+func TestOneExportToAFileAtATime(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 6)
+	path := filepath.Join(t.TempDir(), "x.ndjson")
+	second := make(chan error, 10)
+	e := archive.Exporting{Pool: in.operator, Compression: archive.None, ChunkBytes: 1000}
+	e.Progress = func(int64) {
+		_, err := archive.ToFile(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.None}, path, nil, true)
+		second <- err
+	}
+	if _, err := archive.ToFile(t.Context(), e, path, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err == nil || !strings.Contains(err.Error(), "another process is exporting") {
+		t.Errorf("a second export meanwhile: %v", err)
+	}
+}
+
+// While 16 writers append, an export has every event that was committed before it began, and each once. The next goes on behind its bound.
+func TestExportSkipsNothingWhileOthersAppend(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	in.register(t)
+	var mu sync.Mutex
+	committed := map[string]bool{}
+	ctx, stop := context.WithTimeout(t.Context(), 4*time.Second)
+	defer stop()
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				key := fmt.Sprint(w, "-", i)
+				if _, err := events.Append(t.Context(), in.gateway, []events.Delivery{in.simple("x", key)}); err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				committed[key] = true
+				mu.Unlock()
+			}
+		})
+	}
+	seen := map[string]int{}
+	var after int64
+	for round := 0; ; round++ {
+		last := ctx.Err() != nil
+		if last {
+			wg.Wait()
+		}
+		mu.Lock()
+		before := len(committed)
+		want := make([]string, 0, before)
+		for key := range committed {
+			want = append(want, key)
+		}
+		mu.Unlock()
+		var out bytes.Buffer
+		done, err := archive.Stream(t.Context(), archive.Exporting{Pool: in.operator, Filter: events.Filter{After: after}, Compression: archive.None, ChunkBytes: 5000}, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after = done.Bound
+		for line := range strings.Lines(out.String()) {
+			_, rest, _ := strings.Cut(line, `"event_id":"`)
+			key, _, _ := strings.Cut(rest, `"`)
+			seen[key]++
+		}
+		for _, key := range want {
+			if seen[key] != 1 {
+				t.Fatalf("round %d: event %s is there %d times", round, key, seen[key])
+			}
+		}
+		if last {
+			break
+		}
+	}
+	if len(seen) != len(committed) || len(seen) < 100 {
+		t.Errorf("%d events exported of %d", len(seen), len(committed))
+	}
+}
+
+// Bodies that the log no longer has are left out and counted: an event without one could not be applied.
+func TestEventsWithoutBodiesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 3)
+	for _, sql := range []string{`ALTER TABLE events DISABLE TRIGGER ALL`, `UPDATE events SET body = NULL WHERE id = delivery_id AND delivery_id = (SELECT min(delivery_id) FROM events)`} {
+		if _, err := in.db.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	done, err := archive.Stream(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.None}, &out)
+	if err != nil || done.Events != 4 || done.LeftOut != 2 || bytes.Count(out.Bytes(), []byte("\n")) != 4 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// The usual programs read what is compressed in chunks.
+func TestOtherProgramsReadIt(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 12)
+	path := filepath.Join(t.TempDir(), "x.ndjson.gz")
+	if _, err := archive.ToFile(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.Gzip, ChunkBytes: 1000}, path, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "gzip", "-dc", path).Output()
+	if err != nil || string(out) != string(in.export(t, events.Filter{})) {
+		t.Errorf("gzip reads %d bytes, %v", len(out), err)
+	}
+}

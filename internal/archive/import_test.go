@@ -1,0 +1,462 @@
+package archive_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/postern-gateway/postern/internal/archive"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// An import is ended behind each of its batches, run again from the beginning, and ends in the same log.
+func TestImportThatWasEndedIsRunAgain(t *testing.T) {
+	t.Parallel()
+	from, to := setup(t), setup(t)
+	from.register(t)
+	var ds []events.Delivery
+	for i := range 900 {
+		ds = append(ds, from.simple(fmt.Sprint("body", i), fmt.Sprint("a", i), fmt.Sprint("b", i)))
+	}
+	from.append(t, ds...)
+	text := from.export(t, events.Filter{})
+	path := filepath.Join(t.TempDir(), "all.ndjson")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var fresh, ended int64
+	for {
+		ctx, cancel := context.WithCancel(t.Context())
+		im := to.order()
+		im.Progress = func(n int64) {
+			if n > 500*ended {
+				cancel()
+			}
+		}
+		done, err := archive.Import(ctx, im, path)
+		cancel()
+		if fresh += done.New; err == nil {
+			break
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if ended++; ended > 10 {
+			t.Fatal("it does not come to an end")
+		}
+	}
+	if diff := cmp.Diff(from.log(t), to.log(t)); diff != "" || fresh != 1800 || ended < 3 {
+		t.Errorf("%d new after %d ends\n%s", fresh, ended, diff)
+	}
+}
+
+// A dry run says what an import then does, and writes nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	from, to := setup(t), setup(t)
+	from.register(t)
+	to.register(t)
+	for i := range 5 {
+		from.append(t, from.simple("body", fmt.Sprint("k", i)))
+	}
+	same, other := to.simple("body", "k1"), to.simple("other", "k2")
+	to.append(t, same, other)
+	text := append(from.export(t, events.Filter{}), "no line\n"...)
+	im := to.order()
+	reported := 0
+	im.Report = func(where string, why error) {
+		reported++
+		if !strings.HasSuffix(where, "x.ndjson:6") || !strings.Contains(why.Error(), "invalid JSON") {
+			t.Errorf("%s: %v", where, why)
+		}
+	}
+	want := archive.Imported{Read: 6, New: 3, Duplicate: 1, Conflict: 1, Bad: 1}
+	before := to.log(t)
+	dry := im
+	dry.DryRun, dry.Pool = true, to.operator
+	to.wantImport(t, dry, "x.ndjson", text, want)
+	if diff := cmp.Diff(before, to.log(t)); diff != "" || len(to.rows(t, `SELECT event_id FROM event_conflicts`)) != 0 {
+		t.Errorf("a dry run wrote: %s", diff)
+	}
+	to.wantImport(t, im, "x.ndjson", text, want)
+	if conflicts := to.rows(t, `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`); len(conflicts) != 1 || conflicts[0] != "k2body" {
+		t.Errorf("conflicts %v", conflicts)
+	}
+	empty := setup(t) // its sources have no numbers yet
+	dry = empty.order()
+	dry.DryRun, dry.Pool, dry.Report = true, empty.operator, im.Report
+	empty.wantImport(t, dry, "x.ndjson", text, archive.Imported{Read: 6, New: 5, Bad: 1})
+	if got := empty.rows(t, `SELECT name FROM sources`); len(got) != 0 || reported != 3 {
+		t.Errorf("sources %v, %d reports", got, reported)
+	}
+}
+
+// What is no event is told with its line and set aside unchanged, and the rest is imported. Mended, it is imported from there.
+func TestBadLines(t *testing.T) {
+	t.Parallel()
+	from, to := setup(t), setup(t)
+	from.register(t)
+	for i := range 8 {
+		from.append(t, from.simple("body", fmt.Sprint("k", i)))
+	}
+	lines := strings.SplitAfter(string(from.export(t, events.Filter{})), "\n")
+	lines[1] = strings.Replace(lines[1], `"A": "b"`, `"A": "\u0000"`, 1)                 // only PostgreSQL finds this one
+	lines[3] = strings.Replace(lines[3], `2026-09-21T`, `2126-09-21T`, 1)                // received in a hundred years
+	lines[4] = strings.Replace(lines[4], `"provider":"sim"`, `"provider":"x"`, 1)        // another's
+	lines[5] = lines[5][:40]                                                             // torn in the middle, and the next line with it
+	lines[7] = strings.TrimSuffix(strings.Replace(lines[7], `"body":`, `"b":`, 1), "\n") // the last has no end
+	path := filepath.Join(t.TempDir(), "x.ndjson")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	im := to.order()
+	told := map[string]string{}
+	im.Report = func(where string, why error) { told[strings.TrimPrefix(where, path)] = why.Error() }
+	done, err := archive.Import(t.Context(), im, path)
+	if want := (archive.Imported{Read: 7, New: 2, Bad: 5}); err != nil || done != want {
+		t.Errorf("%+v, %v", done, err)
+	}
+	for where, why := range map[string]string{":2": "Unicode", ":4": "yet to come", ":5": "provider x", ":6": "invalid JSON", ":7": "missing"} {
+		if !strings.Contains(told[where], why) {
+			t.Errorf("line %s: %q, want %q", where, told[where], why)
+		}
+	}
+	bad, err := os.ReadFile(path + ".bad")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{lines[1], lines[3], lines[4], lines[5] + lines[6], lines[7] + "\n"} {
+		if !strings.Contains(string(bad), line) {
+			t.Errorf("not set aside: %s", line)
+		}
+	}
+	mended := strings.NewReplacer(`\u0000`, "b", "2126-", "2026-", `"provider":"x"`, `"provider":"sim"`, `"b":`, `"body":`).Replace(string(bad))
+	im.Report = func(string, error) {}
+	to.wantImport(t, im, "x.ndjson.bad", []byte(mended), archive.Imported{Read: 5, New: 4, Bad: 1})
+	im.BadPath = path
+	if _, err := archive.Import(t.Context(), im, path); err == nil || !strings.Contains(err.Error(), "name another file") {
+		t.Errorf("a file of bad lines that is read: %v", err)
+	}
+}
+
+// A source must be known before anything is imported into it, by the configuration or the log.
+func TestSourcesOfAnImport(t *testing.T) {
+	t.Parallel()
+	from, to := setup(t), setup(t)
+	from.register(t)
+	from.append(t, from.simple("body", "k"))
+	text := from.export(t, events.Filter{})
+	im := to.order()
+	im.Sources = nil
+	if _, err := to.take(t, im, "x.ndjson", text); err == nil || !strings.Contains(err.Error(), `x.ndjson:1: source "sim" is not configured here`) {
+		t.Errorf("an unknown source: %v", err)
+	}
+	to.register(t)
+	to.wantImport(t, im, "x.ndjson", text, archive.Imported{Read: 1, New: 1}) // the log knows it
+	im = to.order()
+	im.Into, im.Sources["other"] = "other", im.Sources["sim"]
+	to.wantImport(t, im, "x.ndjson", text, archive.Imported{Read: 1, New: 1}) // another source, another key
+	if got := to.rows(t, `SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`); fmt.Sprint(got) != "[other sim]" {
+		t.Errorf("sources %v", got)
+	}
+	for what, c := range map[string]struct {
+		change func(*archive.Importing)
+		want   string
+	}{
+		"headers":        {func(im *archive.Importing) { im.Header = http.Header{"A": {"b"}} }, "leave out --header"},
+		"a bad format":   {func(im *archive.Importing) { im.Format = archive.Bodies }, "is no folder"},
+		"without source": {func(im *archive.Importing) { im.Format, im.Into = archive.Events, "" }, "name it with --source"},
+		"no such source": {func(im *archive.Importing) { im.Format, im.Into = archive.Events, "nobody" }, "is not configured here"},
+	} {
+		im := to.order()
+		c.change(&im)
+		if _, err := to.take(t, im, "x.ndjson", text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := to.take(t, to.order(), "x", []byte("what?")); err == nil || !strings.Contains(err.Error(), "--format") {
+		t.Errorf("a file that is nothing: %v", err)
+	}
+}
+
+// stripes are n Stripe events as its API lists them.
+func (in *instance) stripes(t *testing.T, n int) (bodies []json.RawMessage) {
+	t.Helper()
+	for _, e := range in.endpoints {
+		if e.Source.Name != "stripe" {
+			continue
+		}
+		for i := range n {
+			s, err := e.Provider.Vary(e.Provider.Samples()[0], i+1, time.Unix(1_780_000_000, 0), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bodies = append(bodies, s.Body)
+		}
+	}
+	return bodies
+}
+
+// A provider's own events are read from lines, lists and pages, compressed or not, are named as at the door, and are the same events that were delivered.
+func TestProvidersOwnFiles(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		make func(bodies []json.RawMessage) string
+	}{
+		{"x.ndjson", func(b []json.RawMessage) string {
+			text := ""
+			for _, one := range b {
+				text += compact(one) + "\r\n\n"
+			}
+			return text
+		}},
+		{"x.json", func(b []json.RawMessage) string { return indent(b) }},
+		{"x.page", func(b []json.RawMessage) string {
+			page := func(b []json.RawMessage) string {
+				return indent(struct {
+					Object  string            `json:"object"`
+					Data    []json.RawMessage `json:"data"`
+					HasMore bool              `json:"has_more"`
+					URL     string            `json:"url"`
+				}{"list", b, true, "/v1/events]}"})
+			}
+			return page(b[:2]) + page(nil) + "\n" + page(b[2:])
+		}},
+		{"x.ndjson.gz", func(b []json.RawMessage) string {
+			var out strings.Builder
+			w := gzip.NewWriter(&out)
+			fmt.Fprint(w, indent(b))
+			w.Close()
+			return out.String()
+		}},
+		{"stdin", func(b []json.RawMessage) string {
+			w, _ := zstd.NewWriter(nil)
+			defer w.Close()
+			return string(w.EncodeAll([]byte(indent(b)), nil))
+		}},
+	} {
+		in := setup(t)
+		in.register(t)
+		bodies := in.stripes(t, 4)
+		for _, e := range in.endpoints {
+			if e.Source.Name == "stripe" {
+				in.append(t, in.door(t, e, provider.Sample{Body: bodies[1]}, time.Unix(1_780_000_000, 0)))
+			}
+		}
+		im := in.order()
+		im.Into = "stripe"
+		want := archive.Imported{Read: 4, New: 3, Duplicate: 1}
+		if c.name == "stdin" {
+			im.Stdin = strings.NewReader(c.make(bodies))
+			if got, err := archive.Import(t.Context(), im, archive.Stdin); err != nil || got != want {
+				t.Errorf("%s: %+v, %v", c.name, got, err)
+			}
+		} else {
+			in.wantImport(t, im, c.name, []byte(c.make(bodies)), want)
+		}
+		for _, got := range in.rows(t, `SELECT event_type || ' ' || object_type || ' ' || (occurred_at = received_at) || ' ' || (verification->'imported'->>'file') FROM events WHERE origin = 'import'`) {
+			if !strings.HasSuffix(got, " true "+c.name) {
+				t.Errorf("%s: %s", c.name, got)
+			}
+		}
+		in.apply(t)
+		if n := len(in.objects(t)); n != 4 {
+			t.Errorf("%s: %d objects", c.name, n)
+		}
+	}
+}
+
+func compact(b []byte) string {
+	var v any
+	_ = json.Unmarshal(b, &v)
+	out, _ := json.Marshal(v)
+	return string(out)
+}
+
+func indent(v any) string {
+	out, _ := json.MarshalIndent(v, "", "  ")
+	return string(out)
+}
+
+// An element of a list is stored with its exact bytes, and one that cannot be read does not keep the others from being read.
+func TestListElements(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into = "stripe"
+	var bad []string
+	im.Report = func(where string, why error) {
+		bad = append(bad, where[strings.LastIndex(where, ":"):]+" "+why.Error())
+	}
+	const exact = `{ "id" : "evt_1",  "object":"event", "type":"a.b\u0041", "x":"]}\"," }`
+	text := "[\n " + exact + ",\n {\"broken\": tru},\n 17,\n {\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"},\n {\"id\":"
+	in.wantImport(t, im, "x.json", []byte(text), archive.Imported{Read: 5, New: 2, Bad: 3})
+	if got := in.rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(got) != 1 || got[0] != exact {
+		t.Errorf("body %q", got)
+	}
+	want := []string{":3 invalid JSON", ":4 ", ":6 the file ends in the middle"}
+	for i, text := range want {
+		if len(bad) != len(want) || !strings.HasPrefix(bad[i], text) {
+			t.Errorf("bad %q, want %q", bad, want)
+			break
+		}
+	}
+}
+
+// Rows are named by a column or else by file and row, with the body in one column or made of all.
+func TestCSV(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into = "shopify"
+	im.Map = map[string]string{"event_id": "webhook", "header.x-shopify-topic": "topic", "header.X-Shopify-Shop-Domain": "shop", "received_at": "at", "body": "payload"}
+	text := "\ufeffwebhook,topic,shop,at,payload\r\n" +
+		"w1,orders/create,demo.myshopify.com,2026-03-01 10:00:00.5+00,\"{\"\"id\"\":1,\r\n\"\"updated_at\"\":\"\"2026-03-01T10:00:00Z\"\"}\"\r\n" +
+		"w2,orders/create,demo.myshopify.com,1772359200,\"{\"\"id\"\":2}\"\n" +
+		"w3,orders/create,demo.myshopify.com,soon,{}\n" +
+		"w4,orders/create,demo.myshopify.com\n" +
+		"w5,\"orders\"/create,demo.myshopify.com,,{}\n" +
+		"w6,,demo.myshopify.com,,\"{\"\"id\"\":6}\""
+	var bad []string
+	im.Report = func(where string, why error) {
+		bad = append(bad, where[strings.LastIndex(where, ":"):]+" "+why.Error())
+	}
+	in.wantImport(t, im, "orders.csv", []byte(text), archive.Imported{Read: 6, New: 3, Bad: 3})
+	if want := []string{":5 received_at: \"soon\" is no time: write 2026-03-01T12:00:00Z, or seconds or milliseconds since 1970", ":6 3 columns, not 5 as in the first row", ":7 text behind the quote that closes a column"}; cmp.Diff(want, bad) != "" {
+		t.Error(cmp.Diff(want, bad))
+	}
+	got := in.rows(t, `SELECT event_id || ' ' || event_type || ' ' || account || ' ' || object_type || object_id || ' ' || to_char(received_at AT TIME ZONE 'UTC', 'MM-DD HH24:MI:SS.MS') || ' ' ||
+		(headers->>'X-Shopify-Topic') || ' ' || convert_from(body, 'UTF8') FROM events WHERE headers ? 'X-Shopify-Topic' ORDER BY event_id`)
+	want := []string{"w1 orders/create demo.myshopify.com order1 03-01 10:00:00.500 orders/create {\"id\":1,\r\n\"updated_at\":\"2026-03-01T10:00:00Z\"}",
+		`w2 orders/create demo.myshopify.com order2 03-01 10:00:00.000 orders/create {"id":2}`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+
+	im = in.order()
+	im.Into, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
+	rows := []byte("what,nr,note\norder.made,7,\"a \"\"b\"\"\nc\"\norder.made,7,\"a \"\"b\"\"\nc\"\n")
+	for range 2 {
+		if _, err := in.take(t, im, "rows.csv", rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got = in.rows(t, `SELECT event_id || ' ' || event_type || ' ' || object_id || ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac' ORDER BY 1`)
+	want = []string{`rows.csv#1 order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`, `rows.csv#2 order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for text, want := range map[string]string{"": "the file is empty", "a,a\n": "two columns", "a,b\n": `no column "what"`} {
+		im.Map = map[string]string{"event_type": "what"}
+		if _, err := in.take(t, im, "x.csv", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := archive.CheckMap(map[string]string{"evnt_id": "x"}); err == nil || archive.CheckMap(im.Map) != nil {
+		t.Errorf("a field that is none: %v", err)
+	}
+}
+
+// A folder has a file for each delivery, with its headers beside it, over those that are given for all.
+func TestFolderOfBodies(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"1.json": `{"action":"opened","issue":{"id":1,"number":1}}`, "1.json.headers": "X-GitHub-Delivery: d1\nX-Secret: no\n",
+		"2.json": `{"action":"closed","issue":{"id":2,"number":2}}`, "2.json.headers": "X-GitHub-Delivery: d2\r\nX-GitHub-Event: push\r\n",
+		"3.json": `{}`, "3.json.headers": "no headers", ".hidden": "x", "folder/x": "",
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	im := in.order()
+	im.Into, im.Header = "github", http.Header{"X-Github-Event": {"issues"}}
+	var bad []string
+	im.Report = func(where string, _ error) { bad = append(bad, filepath.Base(where)) }
+	for round := range 2 {
+		done, err := archive.Import(t.Context(), im, dir)
+		want := archive.Imported{Read: 4, New: 2, Bad: 2}
+		if round == 1 {
+			want.New, want.Duplicate = 0, 2
+		}
+		if err != nil || done != want {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	if fmt.Sprint(bad) != "[3.json folder 3.json folder]" {
+		t.Errorf("bad %v", bad)
+	}
+	got := in.rows(t, `SELECT event_id || ' ' || event_type || ' ' || headers::text FROM events ORDER BY 1`)
+	want := []string{`d1 issues.opened {"X-Github-Event": "issues", "X-Github-Delivery": "d1"}`, `d2 push.closed {"X-Github-Event": "push", "X-Github-Delivery": "d2"}`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A version may not lie far ahead of the receipt, and what an event says of its own time is no receipt: an event of the year 2099 freezes nothing.
+func TestTimeOfReceipt(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into = "stripe"
+	far := strings.Replace(compact(in.stripes(t, 1)[0]), "1780000000", "4070908800", -1)
+	in.wantImport(t, im, "x.ndjson", []byte(far), archive.Imported{Read: 1, New: 1})
+	if got := in.rows(t, `SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`); fmt.Sprint(got) != "[truetrue]" {
+		t.Errorf("received in the past, occurred in the future: %v", got)
+	}
+	in.register(t)
+	in.apply(t)
+	if got := in.rows(t, `SELECT status FROM outcomes`); fmt.Sprint(got) != "[dead]" {
+		t.Errorf("outcomes %v", got)
+	}
+	im.ReceivedAt = time.UnixMicro(1_785_000_000_000_000)
+	in.wantImport(t, im, "y.ndjson", []byte(compact(in.stripes(t, 2)[1])), archive.Imported{Read: 1, New: 1})
+	if got := in.rows(t, `SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
+		t.Errorf("--received-at: %v", got)
+	}
+}
+
+// A sender whose events nothing names has as many events as its file has entries, and no more where it is read again.
+func TestEventsThatNothingNames(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources: {plain: {provider: hmac, secrets: [{name: a, value: abcdefghijklmnopqrstuvwxyz012345}], scheme: {header: X-Sig}, events: {type: '{json:t}', every_delivery: true}}}\n"), os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.Endpoints()[0]
+	im := in.order()
+	im.Into, im.Sources["plain"] = "plain", archive.Source{Provider: e.Provider, Config: e.Source}
+	path := filepath.Join(t.TempDir(), "x.ndjson")
+	if err := os.WriteFile(path, []byte("{\"t\":\"ping\"}\n{\"t\":\"ping\"}\n{\"u\":1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	im.Report = func(where string, why error) {
+		if !strings.HasSuffix(where, ":3") || !strings.Contains(why.Error(), "cannot tell what event") {
+			t.Errorf("%s: %v", where, why)
+		}
+	}
+	for round := range 2 {
+		done, err := archive.Import(t.Context(), im, path)
+		if want := map[int]archive.Imported{0: {Read: 3, New: 2, Bad: 1}, 1: {Read: 3, Duplicate: 2, Bad: 1}}[round]; err != nil || done != want {
+			t.Errorf("round %d: %+v, %v", round, done, err)
+		}
+	}
+}

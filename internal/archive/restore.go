@@ -1,0 +1,148 @@
+package archive
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// delivery is a line as it will be appended: everything that decides about objects stays as it was. The origin becomes import, but for what was fetched
+// from the provider's API, whose origin says how the body is read.
+func (l *line) delivery() events.Delivery {
+	origin := l.origin
+	if origin == events.OriginWebhook {
+		origin = events.OriginImport
+	}
+	return events.Delivery{ReceivedAt: l.receivedAt, Origin: origin, Headers: l.headers, Verification: l.imported(), Body: l.body,
+		Events: []provider.Event{l.event}, Places: []int32{l.place}}
+}
+
+// imported is the verification with where the event was before; one that says it already stays as it is.
+func (l *line) imported() []byte {
+	v, err := canonical.Parse(l.verification)
+	if err != nil || v.Get("imported") != nil {
+		return l.verification
+	}
+	members := bytes.TrimSpace(v.Raw()[1 : len(v.Raw())-1])
+	v.Release()
+	out := append([]byte{'{'}, members...)
+	if len(members) > 0 {
+		out = append(out, ',')
+	}
+	out = appendQuoted(append(out, `"imported":{"origin":`...), l.origin)
+	out = strconv.AppendInt(append(out, `,"delivery_id":"`...), l.deliveryID, 10)
+	return append(out, `"}}`...)
+}
+
+// join adds an entry to a delivery where both are of the same: then the body is stored once.
+func join(d *events.Delivery, e *entry) bool {
+	next := &e.delivery
+	if slices.Contains(d.Places, next.Places[0]) || !d.ReceivedAt.Equal(next.ReceivedAt) || d.Origin != next.Origin ||
+		!bytes.Equal(d.Headers, next.Headers) || !bytes.Equal(d.Verification, next.Verification) || !bytes.Equal(d.Body, next.Body) {
+		return false
+	}
+	d.Places, d.Events = append(d.Places, next.Places...), append(d.Events, next.Events...)
+	return true
+}
+
+// plain makes deliveries of files that no Postern wrote.
+type plain struct {
+	source *Source
+	// request has the headers that all deliveries have.
+	request provider.Delivery
+	// receivedAt is for all; zero: each event's own time.
+	receivedAt time.Time
+	// base is the time of what says none, and no event was received later than now.
+	base, now time.Time
+	format    Format
+	n         int64
+}
+
+// complete names an entry's events as the door would, but proves nothing. header are those of this entry alone, which go before those of all.
+func (p *plain) complete(e *entry, file string, m *mapped) {
+	p.n++
+	d := p.request
+	d.Body = e.delivery.Body
+	// A sender's events that nothing names are told apart by their receipt: each gets one of its own, which is the same when the file is read again.
+	d.ReceivedAt = p.base.Add(time.Duration(p.n) * time.Microsecond)
+	d.Header = http.Header{}
+	maps.Copy(d.Header, p.request.Header)
+	maps.Copy(d.Header, m.header)
+	evs, err := p.identify(&d)
+	if err == nil {
+		err = m.over(evs)
+	}
+	if err == nil {
+		err = known(evs)
+	}
+	if err != nil {
+		e.err = err
+		return
+	}
+	verification := appendQuoted([]byte(`{"imported":{"format":`), string(p.format))
+	verification = append(appendQuoted(append(verification, `,"file":`...), events.Text(file)), "}}"...)
+	e.delivery = events.Delivery{ReceivedAt: p.receipt(m, evs), Origin: events.OriginImport, Headers: events.AppendHeaders(nil, p.source.Provider.Headers(), &d),
+		Verification: verification, Body: d.Body, Events: evs}
+}
+
+// identify asks the provider; what it cannot cope with is an error of this entry alone.
+func (p *plain) identify(d *provider.Delivery) (evs []provider.Event, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("reading it panicked: %v", r)
+		}
+	}()
+	return p.source.Provider.Identify(p.source.Config, d)
+}
+
+// known refuses what was kept at the door for its signature alone: here nothing says that it is an event.
+func known(evs []provider.Event) error {
+	if len(evs) == 0 {
+		return errors.New("it holds no event")
+	}
+	if e := &evs[0]; e.ContentKey && e.Type == provider.UnknownType {
+		return errors.New("the provider cannot tell what event this is; where a header says so, give it with --header")
+	}
+	return nil
+}
+
+// receipt is when an entry was received: what it or the person says, else the time of its latest event. It bounds how far ahead a version may lie, so
+// it is never later than now.
+func (p *plain) receipt(m *mapped, evs []provider.Event) time.Time {
+	at := m.receivedAt
+	if at.IsZero() {
+		at = p.receivedAt
+	}
+	if at.IsZero() {
+		for i := range evs {
+			if evs[i].OccurredAt.After(at) {
+				at = evs[i].OccurredAt
+			}
+		}
+	}
+	if at.IsZero() {
+		at = p.base
+	}
+	if at.After(p.now) {
+		at = p.now
+	}
+	return at.UTC().Truncate(time.Microsecond)
+}
+
+func checkJSON(body []byte) error {
+	v, err := canonical.Parse(body)
+	if err != nil {
+		return err
+	}
+	v.Release()
+	return nil
+}
