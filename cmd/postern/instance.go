@@ -16,6 +16,9 @@ import (
 // operatorRole is what operator commands act as: it may read everything and write nothing.
 const operatorRole = "postern_operator"
 
+// gatewayRole is what appends to the log.
+const gatewayRole = "postern_gateway"
+
 // databaseURLs are those of the instance and of its maintenance, found by --config, then by the environment, then by --dir. Where
 // --dir is given beside a configuration that names no database, it is that of the dev instance in the folder.
 func (c *cli) databaseURLs() (url, maintenance string, err error) {
@@ -54,11 +57,16 @@ func (c *cli) instanceURLs() (url, maintenance string, err error) {
 
 // connect opens the database as the operator. Whoever calls closes the pool.
 func (c *cli) connect(ctx context.Context, errs io.Writer) (*pgxpool.Pool, error) {
+	return c.connectAs(ctx, errs, operatorRole)
+}
+
+// connectAs opens the database as a role of ours.
+func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string) (*pgxpool.Pool, error) {
 	url, _, err := c.databaseURLs()
 	if err != nil {
 		return nil, err
 	}
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: operatorRole, AppName: "postern operator", MaxConns: 2})
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: role, AppName: "postern operator", MaxConns: 2})
 	if err != nil {
 		return nil, c.explainConnect(url, err)
 	}
