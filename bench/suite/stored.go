@@ -112,10 +112,10 @@ func (l *large) ask(ctx context.Context, target string) (sample Sample, err erro
 		program, args = "psql", []string{"-XAtq", "-c", psqlCountSQL, l.s.m.DatabaseURL(l.database)}
 	case Export:
 		file, n = "all.ndjson", l.exported
-		args = append(args, "export", "--until", until(l.to), "--out")
+		args = append(args, "export", "--until", until(l.to))
 	case ExportFew:
 		file, n = "few.ndjson", l.tenth
-		args = append(args, "export", "--until", until(l.few), "--out")
+		args = append(args, "export", "--until", until(l.few))
 	case PsqlCopy:
 		file, n = "copy.txt", l.exported
 		program, args = "psql", []string{"-XAtq", "-c", fmt.Sprintf(psqlCopySQL, l.from, l.to), l.s.m.DatabaseURL(l.database), "-o"}

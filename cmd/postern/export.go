@@ -40,13 +40,13 @@ with --resume and the same flags. postern import reads the file; docs/migrating.
   postern export - --object-type customer --object cus_1Postern | jq -r .body`,
 		Args: wantArgs("FILE"),
 	}
-	filterFlags(cmd, admin.ExportParams)
+	filterFlags(cmd, admin.StoredParams)
 	cmd.Flags().StringVar(&x.compress, "compress", "", "`compression`: none, gzip or zstd (default: what FILE's name says)")
 	cmd.Flags().BoolVar(&x.resume, "resume", false, "go on with an export to FILE that was ended")
 	must(cmd.RegisterFlagCompletionFunc("compress", cobra.FixedCompletions([]string{"none", "gzip", "zstd"}, cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return x.run(cmd, c, pool, args[0], filterValues(cmd, admin.ExportParams))
+			return x.run(cmd, c, pool, args[0], filterValues(cmd, admin.StoredParams))
 		})
 	}
 	return cmd

@@ -18,9 +18,12 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
+// StoredParams choose stored events.
+var StoredParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool { return p == limitParam || p == cursorParam }),
+	Param{"ids", "our ids of events, separated by commas"})
+
 // ReplayParams choose what to replay and how.
-var ReplayParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool { return p == limitParam || p == cursorParam }),
-	Param{"ids", "our ids of events, separated by commas"},
+var ReplayParams = append(slices.Clip(StoredParams),
 	Param{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
 	Param{"mode", "what happens again outside of the mirror: state (nothing, the default), missing (effects that have no ledger entry), force (all effects; a person must approve the run). There are no effects yet, so all do the same now"},
 	Param{"reason", "why; kept in the ledger of runs"})
