@@ -31,7 +31,8 @@ func newReplayCommand(c *cli) *cobra.Command {
 
 A running processor carries it out, beside the live events, straight from the log; it goes on where it was if that process ends. What is
 stored already wins as it always does, so a replay mends what is missing and leaves the rest alone. Each event gets an outcome of its own
-under the run's number; the live one stays. What fails is counted and not tried again by itself. Ctrl-C here only ends the watching; postern runs
+under the run's number; the live one stays. What fails is counted and not tried again by itself: the exit
+status is 1 then, and postern retry --run N tries it again. Ctrl-C here only ends the watching; postern runs
 pause, resume and cancel steer the run.
 
 --mode says which side effects happen again; there are none yet, so missing and force do the same as state now. A run with --mode force waits until

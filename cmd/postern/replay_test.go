@@ -43,9 +43,11 @@ func TestWatching(t *testing.T) {
 	for _, c := range []struct {
 		end    runs.Status
 		detail string
+		dead   int64
 		status int
 		errs   string
-	}{{runs.Done, "", 0, ""}, {runs.Failed, "the order cannot be read", 1, "failed: the order cannot be read"}} {
+	}{{runs.Done, "", 0, 0, ""}, {runs.Failed, "the order cannot be read", 0, 1, "failed: the order cannot be read"},
+		{runs.Done, "", 2, 1, "0 events failed and 2 are dead: see postern outcomes list --run 3"}} {
 		watched := make(chan result, 1)
 		go func() { watched <- b.run(t, "replay", "--yes") }()
 		var h *runs.Hold
@@ -56,6 +58,7 @@ func TestWatching(t *testing.T) {
 			return err
 		})
 		h.Counts["applied"], h.Counts[replay.Processed] = 1, 1
+		h.Counts["dead"] = c.dead
 		if _, err := h.Advance(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -145,4 +148,22 @@ func TestApproval(t *testing.T) {
 	}
 	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "proposed", "")
 	b.run(t, "runs", "cancel", "2").want(t, 0, "cancelled", "")
+}
+
+func TestRetryIsAskedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.append(t, "stripe", "evt_1", "{}")
+	b.append(t, "stripe", "evt_2", "{}")
+	b.outcome(t, id, "dead")
+	b.run(t, "retry", "--status", "applied").want(t, 2, "", "known are failed, dead")
+	b.run(t, "retry", "evt_9").want(t, 3, "", "evt_9: not found")
+	b.run(t, "retry", "evt_1", "--ids", "7").want(t, 2, "", "give the one or the other")
+	b.run(t, "retry", "--run", "7").want(t, 3, "", "run 7: not found")
+	b.run(t, "retry", "evt_2").want(t, 0, "No failed or dead events are chosen.", "")
+	b.run(t, "retry", "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
+	b.run(t, "retry", "evt_1").want(t, 2, "1 event failed or dead, stored ", "nobody can be asked here")
+	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "mended", "--yes", "--no-wait").want(t, 0, "mended", "")
+	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
+	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry, and only the failures of a replay")
 }

@@ -76,7 +76,9 @@ func runCommand(c *cli, name, short string, do func(context.Context, *pgxpool.Po
 
 func newRunsWatchCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "watch RUN", Short: "Watch a run until it has ended or is paused; Ctrl-C ends only the watching", Example: "  postern runs watch 7", Args: wantArgs("RUN"),
+		Use: "watch RUN", Short: "Watch a run until it has ended or is paused; Ctrl-C ends only the watching",
+		Long:    `Watch a run until it has ended or is paused; Ctrl-C ends only the watching. The exit status is 1 where the run failed, or ended with failed or dead events.`,
+		Example: "  postern runs watch 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			run, err := number(args[0])
 			if err != nil {
@@ -175,10 +177,7 @@ func watchRun(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, ru
 			if err := printRun(out, c, r); err != nil {
 				return err
 			}
-			if r.Status == runs.Failed {
-				return fmt.Errorf("run %d failed: %s", run, r.Detail)
-			}
-			return nil
+			return endedWell(r)
 		}
 		select {
 		case <-ctx.Done():
@@ -187,6 +186,20 @@ func watchRun(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, ru
 		case <-time.After(watchEvery):
 		}
 	}
+}
+
+// endedWell is an error for a run that failed, or some of whose events did.
+func endedWell(r *runs.Run) error {
+	failed, dead := r.Counts[string(versioning.Failed)], r.Counts[string(versioning.Dead)]
+	switch {
+	case r.Status == runs.Failed:
+		return fmt.Errorf("run %d failed: %s", r.Run, r.Detail)
+	case r.Status == runs.Done && r.Job == replay.Job && failed+dead > 0:
+		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --run %d --status failed (or dead); with the cause mended, postern retry --run %d tries them again", failed, dead, r.Run, r.Run)
+	case r.Status == runs.Done && failed+dead > 0:
+		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --status failed (or dead)", failed, dead)
+	}
+	return nil
 }
 
 // watcher tells of a run in one line: on a terminal always the same, else a new one now and then.

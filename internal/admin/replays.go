@@ -29,7 +29,7 @@ var ReplayParams = append(slices.Clip(StoredParams),
 	Param{"reason", "why; kept in the ledger of runs"})
 
 // jobs are what runs are made for.
-var jobs = []string{replay.Job, rebuild.Job, retention.Job}
+var jobs = []string{replay.Job, replay.RetryJob, rebuild.Job, retention.Job}
 
 // RunParams choose runs.
 var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
@@ -43,12 +43,7 @@ func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*re
 			o.Words[name] = values.Get(name)
 		}
 	}
-	if text := q.text("rate"); text != "" {
-		var err error
-		if o.Rate, err = strconv.ParseFloat(text, 64); err != nil || !(o.Rate >= 1) || o.Rate > 1e6 {
-			q.fail("rate %q: events per second, at least 1", text)
-		}
-	}
+	o.Rate = q.rate()
 	o.Mode = replay.Mode(q.oneOf("mode", string(replay.State), string(replay.Missing), string(replay.Force)))
 	return o, q.err
 }
@@ -64,6 +59,19 @@ func (q *query) chosen() events.Filter {
 	}
 	f.IDs = q.ids("ids")
 	return f
+}
+
+// rate is in events per second; 0 where it is absent.
+func (q *query) rate() float64 {
+	text := q.text("rate")
+	if text == "" {
+		return 0
+	}
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(rate >= 1) || rate > 1e6 {
+		q.fail("rate %q: events per second, at least 1", text)
+	}
+	return rate
 }
 
 // ids are never nil: an empty list chooses nothing.

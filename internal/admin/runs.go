@@ -42,6 +42,7 @@ func (h *handler) runRoutes(api *echo.Group) {
 	}
 	api.POST("/runs/:run/approve", h.show(h.approve), fromOurselves)
 	api.POST("/replays", h.show(h.replay), fromOurselves)
+	api.POST("/retries", h.show(h.retry), fromOurselves)
 	h.rebuildRoutes(api)
 }
 

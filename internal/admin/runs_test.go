@@ -148,3 +148,27 @@ func TestDryRuns(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 }
+
+// A retry is previewed and asked for.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.append(t, "stripe", "k1")
+	b.append(t, "stripe", "k2")
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes SELECT id, 0, source, 0, '', '', '', 'dead', 'no such thing', NULL, NULL, 9, NULL, now(), 1 FROM events WHERE id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	const kind = "application/json"
+	if status, p := b.post(t, "/api/v1/retries", kind, `{"preview": true}`); status != 200 || p["events"] != 1.0 || p["exact"] != true {
+		t.Errorf("%d %v", status, p)
+	}
+	status, run := b.post(t, "/api/v1/retries", kind, `{"event": "k1", "failure": "no such", "reason": "mended"}`)
+	if status != 200 || run["job"] != "retry" || run["expected"] != 1.0 || run["reason"] != "mended" {
+		t.Errorf("%d %v", status, run)
+	}
+	for body, want := range map[string]int{`{"event": "none"}`: 404, `{"status": "applied"}`: 400, `{"run": 99}`: 404, `{"rate": 0}`: 400, `{"exact": "x"}`: 400} {
+		if status, p := b.post(t, "/api/v1/retries", kind, body); status != want {
+			t.Errorf("%s: %d %v", body, status, p)
+		}
+	}
+}

@@ -71,7 +71,7 @@ func (a *App) addRuns(pool, keeper *pgxpool.Pool, p *processor.Processor, t Tuni
 	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
 	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
 	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
-		Jobs: map[string]runs.Carry{replay.Job: replays.Carry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry}}).Run)
+		Jobs: map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry}}).Run)
 	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, pool, tidyEvery, a.Logger) })
 	a.loop("retention", func(ctx context.Context) error {
 		return retention.Daily(ctx, pool, retentionPolicy(a.Config), t.RetentionEvery, a.Logger)

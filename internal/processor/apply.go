@@ -35,6 +35,8 @@ func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) 
 type Target struct {
 	// Run is whose outcomes they get; events.LiveRun is the run of what is applied as it arrives.
 	Run int64
+	// Again is the run by which a person has failed and dead outcomes of Run tried again, with all their attempts; 0: what is not due, or dead, stays so.
+	Again int64
 	// Into is where their objects are. Only what goes into the mirror is announced.
 	Into versioning.Table
 	// Type: events that concern objects of another type are passed over and get no outcome; "" passes over none.
@@ -148,7 +150,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		if err := lock(ctx, tx, to.Into, done.items); err != nil {
 			return err
 		}
-		if err := p.settle(ctx, tx, to.Run, done.items); err != nil {
+		if err := p.settle(ctx, tx, to, done.items); err != nil {
 			return err
 		}
 		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items); err != nil {
@@ -165,7 +167,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 				return err
 			}
 		}
-		if err := p.record(ctx, tx, to.Run, done.items); err != nil {
+		if err := p.record(ctx, tx, to, done.items); err != nil {
 			return err
 		}
 		batchID, err = keepChanges(ctx, tx, announce)

@@ -64,7 +64,7 @@ const (
 )
 
 func listStatements() []string {
-	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL}
+	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL, unfinishedSQL, unfinishedIDsSQL}
 }
 
 // place is where an outcome stands in the ledger.

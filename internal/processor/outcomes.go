@@ -21,26 +21,19 @@ SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE
 
 // settle marks what is final already, or failed and not yet due: it is only acknowledged. An item whose attempt was reserved
 // before this try goes on.
-func (p *Processor) settle(ctx context.Context, tx pgx.Tx, run int64, items []*item) error {
+func (p *Processor) settle(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
 	byID := make(map[int64]*item, len(items))
 	for _, it := range items {
 		byID[it.ev.ID] = it
 	}
 	params := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_outcomes", SQL: outcomesSQL})
 	defer params.Release()
-	params.Int64(run)
+	params.Int64(to.Run)
 	params.Array(pgtype.Int8OID, len(items), func(i int) { params.Int64(items[i].ev.ID) })
 	_, err := params.Run(ctx, func(outcome postgres.Row) error {
 		it := byID[outcome.Int64(0)]
 		it.attempts, it.before = int(outcome.Int64(2)), outcome.Text(4)
-		switch {
-		case versioning.Status(outcome.Text(1)) != versioning.Failed:
-			it.settled = true
-		case it.reserved > 0:
-			it.settled = it.reserved != it.attempts
-		default:
-			it.settled = outcome.Bool(3)
-		}
+		it.settled = to.settles(it, versioning.Status(outcome.Text(1)), outcome.Bool(3))
 		return nil
 	})
 	if err != nil {
@@ -49,7 +42,28 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, run int64, items []*i
 	return nil
 }
 
-// recordSQL keeps what is final: only a failed outcome is ever replaced.
+// mostAlone is how often a run tries an event alone that may be what ends the process: it may also have been somebody else who did.
+const mostAlone = 3
+
+// settles says whether nothing is left to do for an item whose stored outcome has a status, and is due only later.
+func (to Target) settles(it *item, status versioning.Status, later bool) bool {
+	unfinished := status == versioning.Failed || status == versioning.Dead && to.Again != 0
+	switch {
+	case !unfinished:
+		return true
+	case it.reserved > 0:
+		return it.reserved != it.attempts
+	case it.reserving && to.Run != events.LiveRun && to.Again == 0 && strings.HasPrefix(it.before, reservedReason),
+		it.reserving && to.Again != 0 && strings.HasPrefix(it.before, to.reservation()):
+		return it.attempts >= mostAlone
+	case to.Again != 0:
+		it.attempts = 0
+		return false
+	}
+	return later
+}
+
+// recordSQL keeps what is final: only a failed outcome is ever replaced, and a dead one where a person has it tried again.
 const recordSQL = `
 INSERT INTO outcomes AS o (event_id, run, source, object, account, object_type, object_id, status, reason, version, decided_by, attempts, due, at, rule_version)
 SELECT d.event_id, $1, d.source, d.object, d.account, d.object_type, d.object_id, d.status, d.reason, d.version, d.decided_by, d.attempts,
@@ -61,10 +75,10 @@ ON CONFLICT (event_id, run) DO UPDATE SET
   source = excluded.source, object = excluded.object, account = excluded.account, object_type = excluded.object_type, object_id = excluded.object_id,
   status = excluded.status, reason = excluded.reason, version = excluded.version, decided_by = excluded.decided_by, attempts = excluded.attempts,
   due = excluded.due, at = excluded.at, rule_version = excluded.rule_version
-WHERE o.status = 'failed'`
+WHERE o.status = 'failed' OR o.status = 'dead' AND $15`
 
 // record writes the outcomes of the items that are not settled. A failed one gets its due time, or is dead after the last attempt.
-func (p *Processor) record(ctx context.Context, tx pgx.Tx, run int64, items []*item) error {
+func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
 	open := make([]try, 0, len(items))
 	for _, it := range items {
 		if !it.settled {
@@ -75,7 +89,7 @@ func (p *Processor) record(ctx context.Context, tx pgx.Tx, run int64, items []*i
 	if len(open) == 0 {
 		return nil
 	}
-	params := recordParams(tx.Conn(), run, open)
+	params := recordParams(tx.Conn(), to, open)
 	defer params.Release()
 	if _, err := params.Run(ctx, nil); err != nil {
 		return fmt.Errorf("record %d outcomes: %w", len(open), err)
@@ -90,9 +104,9 @@ type try struct {
 	wait *time.Duration
 }
 
-func recordParams(conn *pgx.Conn, run int64, open []try) *postgres.Params {
+func recordParams(conn *pgx.Conn, to Target, open []try) *postgres.Params {
 	p, n := postgres.NewParams(conn, postgres.Statement{Name: "postern_record", SQL: recordSQL}), len(open)
-	p.Int64(run)
+	p.Int64(to.Run)
 	p.Int32(versioning.RuleVersion)
 	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(open[i].ev.ID) })
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(open[i].key.Source) })
@@ -118,6 +132,7 @@ func recordParams(conn *pgx.Conn, run int64, open []try) *postgres.Params {
 			p.Null()
 		}
 	})
+	p.Bool(to.Again != 0)
 	return p
 }
 
@@ -166,6 +181,14 @@ const (
 	beforeThat     = "; before that: "
 )
 
+// reservation is the reason of a reserved attempt; of a retry's it has the run, so that those are told from what is to be tried again.
+func (to Target) reservation() string {
+	if to.Again == 0 {
+		return reservedReason
+	}
+	return fmt.Sprintf("%s (run %d)", reservedReason, to.Again)
+}
+
 // ApplyAlone tries an event that may be what kills the process: the attempt is committed as failed before the try, so that an
 // event which never lets a transaction end still runs out of attempts.
 func (p *Processor) ApplyAlone(ctx context.Context, run int64, ev stream.Event) error {
@@ -205,10 +228,10 @@ func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n
 		if err := lock(ctx, tx, to.Into, []*item{it}); err != nil {
 			return err
 		}
-		if err := p.settle(ctx, tx, to.Run, []*item{it}); err != nil {
+		if err := p.settle(ctx, tx, to, []*item{it}); err != nil {
 			return err
 		}
-		it.outcome = &outcome{status: versioning.Failed, reason: reservedReason}
+		it.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
 		before := it.before
 		if strings.HasPrefix(before, reservedReason) {
 			_, before, _ = strings.Cut(before, beforeThat)
@@ -216,7 +239,7 @@ func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n
 		if before != "" {
 			it.outcome.reason += beforeThat + before
 		}
-		if err := p.record(ctx, tx, to.Run, []*item{it}); err != nil {
+		if err := p.record(ctx, tx, to, []*item{it}); err != nil {
 			return err
 		}
 		n = it.attempts + 1

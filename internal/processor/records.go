@@ -20,17 +20,23 @@ import (
 const smallBody = 16 << 10
 
 // ApplyStored applies events of the log to a target, as Apply does those of the stream, on as many lanes, and returns how many of them have
-// which outcome in this run now. alone tries each by itself, its attempt committed before: if one of them ends the process
-// again it stays failed, and the next time all go past it. What is no longer in the log is left out. An error is trouble of our own, and
+// which outcome in this run now. alone tries each by itself, one after the other, its attempt committed before: if one of them ends the process
+// again and again it stays failed, and all go past it. What is no longer in the log is left out. An error is trouble of our own, and
 // applying again is safe.
 func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alone bool) (map[versioning.Status]int64, error) {
 	recs, err := p.records(ctx, ids, smallBody)
 	if err != nil {
 		return nil, err
 	}
+	if alone {
+		if err := p.applyEachAlone(ctx, to, recs); err != nil {
+			return nil, err
+		}
+		return p.statuses(ctx, to.Run, ids)
+	}
 	g, work := errgroup.WithContext(ctx)
 	for _, lane := range p.spread(recs) {
-		g.Go(func() error { return p.applyLane(work, to, lane, alone) })
+		g.Go(func() error { return p.applyLane(work, to, lane) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
@@ -69,13 +75,17 @@ func (p *Processor) spread(recs []events.Record) [][]stream.Event {
 	return lanes
 }
 
-func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event, alone bool) error {
-	for alone && len(evs) > 0 {
-		if err := p.applyAlone(ctx, to, evs[0]); err != nil {
+// applyEachAlone never has two attempts reserved at once: only what ends the process is left with one.
+func (p *Processor) applyEachAlone(ctx context.Context, to Target, recs []events.Record) error {
+	for i := range recs {
+		if err := p.applyAlone(ctx, to, p.sourceEvent(&recs[i])); err != nil {
 			return err
 		}
-		evs = evs[1:]
 	}
+	return nil
+}
+
+func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event) error {
 	for len(evs) > 0 {
 		n := p.batch(evs)
 		if err := p.apply(ctx, to, evs[:n]); err != nil {

@@ -65,47 +65,80 @@ type Runner struct {
 // Carry walks the log from the run's checkpoint to its bound; it is a runs.Carry.
 func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
 	var order Order
-	asked := json.NewDecoder(bytes.NewReader(h.Asked))
-	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
-	if err := asked.Decode(&order); err != nil {
-		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	if err := decode(h.Asked, &order); err != nil {
+		return "", err
 	}
-	if h.Bound == 0 {
-		bound, err := events.FreezeBound(ctx, r.Pool)
-		if err != nil {
-			return "", err
-		}
-		if err := h.Freeze(ctx, bound); err != nil {
-			return "", err
-		}
+	if err := r.freeze(ctx, h); err != nil {
+		return "", err
 	}
-	w := &walk{Runner: r, hold: h, order: &order, alone: h.Abandoned, log: log}
+	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, to: processor.Target{Run: h.Run.Run}}
+	w.match = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
+		return events.Match(ctx, pool, &order.Filter, after, bound)
+	}
+	if w.do = w.apply; order.Publish {
+		w.do = w.publish
+	}
 	return w.walk(ctx)
+}
+
+// decode reads an order. One of a later release may mean something else by what is unknown here.
+func decode(asked json.RawMessage, order any) error {
+	d := json.NewDecoder(bytes.NewReader(asked))
+	d.DisallowUnknownFields()
+	if err := d.Decode(order); err != nil {
+		return runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	}
+	return nil
+}
+
+// freeze gives a run that has none the bound up to which the log is complete.
+func (r *Runner) freeze(ctx context.Context, h *runs.Hold) error {
+	if h.Bound != 0 {
+		return nil
+	}
+	bound, err := events.FreezeBound(ctx, r.Pool)
+	if err != nil {
+		return err
+	}
+	return h.Freeze(ctx, bound)
 }
 
 // walk is one run on its way.
 type walk struct {
 	*Runner
-	hold  *runs.Hold
-	order *Order
+	hold *runs.Hold
+	log  *slog.Logger
+	// match returns the next chosen events and how far it has looked.
+	match func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
+	// do does with some events what the order says, and counts them.
+	do func(ctx context.Context, ids []int64) (runs.Status, error)
+	// to is what events are applied under.
+	to   processor.Target
+	rate float64
 	// alone: the next events are tried by themselves.
 	alone bool
-	log   *slog.Logger
+	// choosesOnce: match may not choose again what do has been at.
+	choosesOnce bool
 }
 
 func (w *walk) walk(ctx context.Context) (runs.Status, error) {
+	if ids := w.hold.Hand; len(ids) > 0 {
+		if status, err := w.step(ctx, ids); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
 	for h := w.hold; h.Cursor < h.Bound; {
-		ids, end, err := events.Match(ctx, w.Pool, &w.order.Filter, h.Cursor, h.Bound)
+		ids, end, err := w.match(ctx, w.Pool, h.Cursor, h.Bound)
 		if err != nil {
 			return "", err
 		}
 		for len(ids) > 0 {
-			n := min(len(ids), w.chunk(w.order.Rate))
+			n := min(len(ids), w.chunk(w.rate))
 			status, err := w.step(ctx, ids[:n])
 			if err != nil || status != runs.Running {
 				return status, err
 			}
-			ids, w.alone = ids[n:], false
+			ids = ids[n:]
 		}
 		if status, err := h.Advance(ctx, end); err != nil || status != runs.Running {
 			return status, err
@@ -125,22 +158,24 @@ func (r *Runner) chunk(rate float64) int {
 // step does with some events what the order says and moves the checkpoint behind them.
 func (w *walk) step(ctx context.Context, ids []int64) (runs.Status, error) {
 	began := time.Now()
-	do := w.apply
-	if w.order.Publish {
-		do = w.publish
+	if w.choosesOnce {
+		if err := w.hold.Keep(ctx, ids); err != nil {
+			return "", err
+		}
 	}
-	if status, err := do(ctx, ids); err != nil || status != runs.Running {
+	if status, err := w.do(ctx, ids); err != nil || status != runs.Running {
 		return status, err
 	}
+	w.alone = false
 	status, err := w.hold.Advance(ctx, ids[len(ids)-1])
-	if rate := w.order.Rate; rate > 0 && err == nil && status == runs.Running {
+	if rate := w.rate; rate > 0 && err == nil && status == runs.Running {
 		runs.Pause(ctx, time.Duration(float64(len(ids))/rate*float64(time.Second))-time.Since(began))
 	}
 	return status, cmp.Or(err, context.Cause(ctx))
 }
 
 func (w *walk) apply(ctx context.Context, ids []int64) (runs.Status, error) {
-	counts, err := w.Processor.ApplyStored(ctx, processor.Target{Run: w.hold.Run.Run}, ids, w.alone)
+	counts, err := w.Processor.ApplyStored(ctx, w.to, ids, w.alone)
 	if err != nil {
 		return "", err
 	}

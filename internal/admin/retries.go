@@ -1,0 +1,112 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// RetryParams choose failed and dead outcomes to try again.
+var RetryParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
+	return p == limitParam || p == cursorParam || p.Name == "status"
+}),
+	Param{"run", "the run whose outcomes they are; 0, the default: live"},
+	Param{"status", "failed or dead (default: both)"},
+	Param{"failure", "a text in the reason of the failure"},
+	Param{"ids", "our ids of events, separated by commas"},
+	Param{"rate", "at most so many events per second (default: as fast as it goes)"},
+	Param{"reason", "why; kept in the ledger of runs"})
+
+// PlanRetry reads RetryParams; event, if not "", is one event by our id or the provider's key. Errors: events.ErrInvalid, events.ErrNotFound for the event or the
+// run, *events.SeveralError.
+func PlanRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url.Values) (*replay.Retry, error) {
+	q := newQuery(ctx, pool, values, RetryParams)
+	f := q.events()
+	o := &replay.Retry{Unfinished: processor.Unfinished{Run: q.number("run"), Status: q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
+		Failure: q.text("failure"), Objects: f.Objects}, Words: map[string]string{}, Rate: q.rate()}
+	for name := range maps.Keys(values) {
+		if name != "rate" && name != "reason" && name != "run" {
+			o.Words[name] = values.Get(name)
+		}
+	}
+	f.Status, f.Objects = "", nil
+	f.Account, f.ObjectType, f.ObjectID = q.given("account"), q.text("object_type"), q.text("object_id")
+	if q.values.Has("ids") {
+		f.IDs = q.ids("ids")
+	}
+	if event != "" && q.err == nil {
+		o.Words["event"] = event
+		var id int64
+		if id, q.err = events.Find(ctx, pool, event, f.Source); q.values.Has("ids") {
+			q.fail("an event and ids: give the one or the other")
+		}
+		f.IDs = []int64{id}
+	}
+	o.Filter = f
+	return o, cmp.Or(q.err, retriable(ctx, pool, o.Run))
+}
+
+// retriable refuses a run that has no failures of its own to try again.
+func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
+	if run == events.LiveRun {
+		return nil
+	}
+	r, err := runs.Show(ctx, pool, run)
+	switch {
+	case err != nil:
+		return err
+	case r.Job != replay.Job:
+		return fmt.Errorf("%w: run %d is a %s, and only the failures of a replay, or of live (0), can be tried again", events.ErrInvalid, run, r.Job)
+	case r.Status == runs.Running:
+		return fmt.Errorf("%w: run %d is not done yet: wait for its end, or pause it", events.ErrInvalid, run)
+	}
+	return nil
+}
+
+// AskRetry enters a retry into the ledger; a running processor carries it out. It returns the run's number.
+func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, who, reason string, expected int64) (run int64, err error) {
+	return runs.Ask(ctx, pool, runs.Order{Job: replay.RetryJob, Asked: o, Who: who, Reason: reason, Expected: expected})
+}
+
+// retry takes {"event": "...", "run": 7, "source": "stripe", "failure": "...", ..., "reason": "...", "preview": true, "exact": true}.
+func (h *handler) retry(ctx context.Context, c echo.Context, query url.Values) (any, error) {
+	if len(query) > 0 {
+		return nil, fmt.Errorf("%w: what to try again is said in the body, not in the address", events.ErrInvalid)
+	}
+	values, err := asked(c.Request().Body)
+	if err != nil {
+		return nil, err
+	}
+	preview, err1 := flag(values, "preview")
+	exact, err2 := flag(values, "exact")
+	if err := cmp.Or(err1, err2); err != nil {
+		return nil, err
+	}
+	event := values.Get("event")
+	values.Del("event")
+	order, err := PlanRetry(ctx, h.Pool, event, values)
+	if err != nil {
+		return nil, err
+	}
+	expected, err := order.Preview(ctx, h.Pool, exact)
+	if err != nil || preview {
+		return expected, err
+	}
+	run, err := AskRetry(ctx, h.Pool, order, by(c), values.Get("reason"), expected.Events)
+	if err != nil {
+		return nil, err
+	}
+	return runs.Show(ctx, h.Pool, run)
+}
