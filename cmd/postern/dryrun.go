@@ -19,11 +19,11 @@ import (
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
-// endpoints are the sources as they are configured here: those of --config, else the demo sources of the dev instance in --dir, of which nothing
-// else is known.
-func (c *cli) endpoints() ([]config.Endpoint, error) {
+// endpoints are the sources as they are configured here: those of --config, loaded with their secrets or without, else the demo sources of the dev
+// instance in --dir, of which nothing else is known.
+func (c *cli) endpoints(load func(path string) (*config.Config, error)) ([]config.Endpoint, error) {
 	if c.config != "" {
-		cfg, err := config.LoadDev(c.config)
+		cfg, err := load(c.config)
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ const (
 
 // dryRun shows what a replay would change, and changes nothing.
 func (r *replaying) dryRun(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, order *replay.Order, expected int64) error {
-	endpoints, err := c.endpoints()
+	endpoints, err := c.endpoints(config.LoadSources)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func newRejectionsCommand(c *cli) *cobra.Command {
 			{"BYTES", func(r ingest.Rejected) string { return strconv.FormatInt(r.Bytes, 10) }},
 		},
 		none: "No rejections.",
-	}.command(c), newRejectionsShowCommand(c))
+	}.command(c), newRejectionsShowCommand(c), newRejectionsVerifyCommand(c), newRejectionsReleaseCommand(c))
 	return cmd
 }
 

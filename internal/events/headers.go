@@ -7,8 +7,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// queryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
-const queryHeader = ":query"
+// QueryHeader stands among a provider's headers for the raw query, where that is a part of what was signed.
+const QueryHeader = ":query"
 
 // AppendHeaders appends what is kept of a delivery's headers, those that the provider allows, as a JSON object of strings. It is written without
 // reflection, since it is done for every delivery.
@@ -22,7 +22,7 @@ func AppendHeaders(dst []byte, allowed []string, d *provider.Delivery) []byte {
 			text = values[0]
 		case len(values) > 1:
 			text = strings.Join(values, ", ")
-		case name == queryHeader && d.Query != "":
+		case name == QueryHeader && d.Query != "":
 			text = d.Query
 		default:
 			continue

@@ -121,4 +121,4 @@ func (r *recorder) keep(ctx context.Context, source int32, batch []rejected) err
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.
-func Statements() []string { return append(listStatements(), keepSQL, pruneSQL) }
+func Statements() []string { return append(listStatements(), keepSQL, pruneSQL, releasedSQL) }

@@ -1,0 +1,132 @@
+package ingest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// Checked is a refused delivery that was verified again, with the secrets of now and as of its own time of receipt.
+type Checked struct {
+	Rejected
+	// Proven: the door would take it now.
+	Proven bool `json:"proven"`
+	// Now says in words by which secret it is proven, or why it is not.
+	Now string `json:"now"`
+	// Events are what it carries, where it is proven.
+	Events []CheckedEvent `json:"events"`
+
+	delivery events.Delivery
+	verified provider.Verification
+}
+
+// CheckedEvent is an event of a proven delivery.
+type CheckedEvent struct {
+	EventID    string `json:"event_id"`
+	EventType  string `json:"event_type"`
+	Account    string `json:"account"`
+	ObjectType string `json:"object_type"`
+	ObjectID   string `json:"object_id"`
+}
+
+// Check verifies a kept rejection as the door does, and names its events. Of the request only what was kept is known: the headers that the provider had
+// asked for then, and the query where it is signed. Nothing is written.
+func Check(ep Endpoint, r *RejectedDetail) (c Checked) {
+	c = Checked{Rejected: r.Rejected, Events: []CheckedEvent{}}
+	defer func() {
+		if fault := recover(); fault != nil {
+			c.Proven, c.Now = false, fmt.Sprintf("a fault of ours while it was read: %v", fault)
+		}
+	}()
+	if r.Cut {
+		c.Now = fmt.Sprintf("only %d of %d bytes of the body were kept (rejections.max_body), so nothing can prove it", len(r.Body), r.Bytes)
+		return c
+	}
+	d, err := r.delivery()
+	if err != nil {
+		c.Now = err.Error()
+		return c
+	}
+	evs, err := c.prove(ep, d)
+	var refused *provider.Rejection
+	switch {
+	case errors.As(err, &refused):
+		c.Now = "still refused: " + string(refused.Reason) + ": " + events.Text(refused.Detail)
+	case err != nil:
+		c.Now = err.Error()
+	default:
+		c.Proven, c.Now = true, fmt.Sprintf("proven by secret %q (%s)", c.verified.Secret, c.verified.Scheme)
+		ep.headers = ep.Provider.Headers()
+		c.delivery = toAppend(ep, d, c.verified, evs)
+	}
+	return c
+}
+
+var errGreeting = errors.New("proven, but it is a greeting and no event: there is nothing to release")
+
+// prove goes the way of Server.prove.
+func (c *Checked) prove(ep Endpoint, d *provider.Delivery) (evs []provider.Event, err error) {
+	if c.verified, err = ep.Provider.Verify(ep.Config, d); err != nil {
+		return nil, err
+	}
+	if g, ok := ep.Provider.(provider.Greeter); ok && g.Greet(ep.Config, d) != nil {
+		return nil, errGreeting
+	}
+	if evs, err = ep.Provider.Identify(ep.Config, d); err != nil {
+		return nil, err
+	}
+	for _, e := range evs {
+		c.Events = append(c.Events, CheckedEvent{EventID: e.Key, EventType: e.Type, Account: e.Account, ObjectType: e.ObjectType, ObjectID: e.ObjectID})
+	}
+	return evs, nil
+}
+
+// delivery is the request as far as it was kept.
+func (r *RejectedDetail) delivery() (*provider.Delivery, error) {
+	var kept map[string]string
+	if err := json.Unmarshal(r.Headers, &kept); err != nil {
+		return nil, fmt.Errorf("read the kept headers: %w", err)
+	}
+	d := &provider.Delivery{Method: http.MethodPost, Header: http.Header{}, Body: r.Body, ReceivedAt: r.ReceivedAt.UTC()}
+	for name, value := range kept {
+		if name == events.QueryHeader {
+			d.Query = value
+			continue
+		}
+		d.Header[name] = []string{value}
+	}
+	return d, nil
+}
+
+const releasedSQL = `DELETE FROM rejections WHERE id = $1`
+
+// Release appends a proven rejection to the log as the door would have: under its own time of receipt, with who released it and why beside what proved it; and
+// then forgets the rejection. It returns the receipts. Ended in between, and called again, it finds the events stored (Duplicate) and forgets the rejection.
+// Whoever appends publishes; here the auditor does. The pool is connected as postern_gateway.
+func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, who, reason string) ([]events.Receipt, error) {
+	if !c.Proven {
+		return nil, fmt.Errorf("release rejection %d: %w: %s", c.ID, events.ErrInvalid, c.Now)
+	}
+	d := c.delivery
+	proof := appendVerification(nil, c.verified)
+	proof = appendMember(append(proof[:len(proof)-1], ','), "released_by", events.Text(who))
+	proof = appendMember(append(proof, ','), "released_because", events.Text(reason))
+	proof = appendMember(append(proof, ','), "rejection", strconv.FormatInt(c.ID, 10))
+	d.Verification = append(proof, '}')
+	receipts, err := events.Append(ctx, pool, []events.Delivery{d})
+	if err != nil {
+		return nil, fmt.Errorf("release rejection %d: %w", c.ID, err)
+	}
+	if _, err := pool.Exec(ctx, releasedSQL, c.ID); err != nil {
+		return receipts[0], fmt.Errorf("forget rejection %d, which is in the log now (release it again): %w", c.ID, err)
+	}
+	return receipts[0], nil
+}
