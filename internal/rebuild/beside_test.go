@@ -287,3 +287,58 @@ func TestSwapLetsLiveEventsPass(t *testing.T) {
 	}
 	other.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
 }
+
+// What was stored and applied live just before the lock is in the swapped objects: otherwise they would go back behind it, for good.
+func TestSwapContainsWhatCameBeforeIt(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 16)
+	b := setup(t)
+	h := sim.Generate(r, kinds["own version"])
+	b.live(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
+	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
+	var once sync.Once
+	rebuild.BeforeLock(rebuilds, func() {
+		once.Do(func() { b.live(t, r, b.append(t, r, b.source, h.Events[len(h.Events)/2:])) })
+	})
+	b.carry(t, "one", rebuilds)
+	if ended := b.rebuilt(t, b.source); ended.Counts[rebuild.Swapped] != 0 || int(ended.Counts[rebuild.Processed]) != len(b.ids) {
+		t.Errorf("%d events: %v", len(b.ids), ended.Counts)
+	}
+	b.shows(t, b.fold(t, nil, 1000))
+}
+
+// gated reads no event until the gate is open.
+type gated struct {
+	sim.Provider
+	entered, gate chan struct{}
+	once          *sync.Once
+}
+
+func (g gated) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+	g.once.Do(func() { close(g.entered) })
+	<-g.gate
+	return g.Provider.Observe(src, e)
+}
+
+// A process that hangs while its rebuild is discarded and cleared leaves nothing behind when it goes on.
+func TestADiscardedRebuildStaysCleared(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 17)
+	b := setup(t)
+	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
+	g := gated{entered: make(chan struct{}), gate: make(chan struct{}), once: new(sync.Once)}
+	b.start(t, "one", g, quick())
+	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
+	<-g.entered
+	if err := rebuild.Discard(t.Context(), b.operator, run); err != nil {
+		t.Fatal(err)
+	}
+	if err := rebuild.TidyOnce(t.Context(), b.pool); err != nil {
+		t.Fatal(err)
+	}
+	close(g.gate)
+	b.until(t, b.ask(t, rebuild.Order{Source: b.source}), staged) // by the same hand, which has let go of the other
+	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n > 0 {
+		t.Errorf("%d outcomes, and their rows", n)
+	}
+}

@@ -55,6 +55,8 @@ type Runner struct {
 	Pool      *pgxpool.Pool
 	Processor *processor.Processor
 	Settings  Settings
+	// beforeLock is where a test can do something between the catching up and the lock.
+	beforeLock func()
 }
 
 // work is one rebuild in this process's hands.

@@ -224,6 +224,7 @@ func TestRebuildMendsTheMirror(t *testing.T) {
 	b.exec(t, `UPDATE objects SET state = '{"by": "hand"}' WHERE object_id = 'obj_2'`)
 	b.exec(t, `UPDATE objects SET rule_version = 0 WHERE object_id = 'obj_3'`)
 	b.exec(t, `UPDATE objects SET version_at = version_at + 1 WHERE object_id = 'obj_4'`)
+	b.exec(t, `UPDATE objects SET ambiguous = NOT ambiguous WHERE object_id = 'obj_6'`)
 	b.exec(t, `INSERT INTO objects SELECT source, account, object_type, 'obj_0', version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi, look_after,
 		ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, 7, rule_version, created_at, updated_at FROM objects WHERE object_id = 'obj_5'`)
 	before := b.revisions(t)
@@ -232,7 +233,7 @@ func TestRebuildMendsTheMirror(t *testing.T) {
 	run := b.ask(t, rebuild.Order{Source: b.source})
 	b.until(t, run, staged)
 	counts, items := b.compared(t, run)
-	if counts[rebuild.OnlyStaged] != 1 || counts[rebuild.OnlyLive] != 1 || counts[rebuild.Differing] != 3 || len(items) != 5 {
+	if counts[rebuild.OnlyStaged] != 1 || counts[rebuild.OnlyLive] != 1 || counts[rebuild.Differing] != 4 || len(items) != 6 {
 		t.Errorf("%v %+v", counts, items)
 	}
 	if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
@@ -241,7 +242,7 @@ func TestRebuildMendsTheMirror(t *testing.T) {
 	ended := b.until(t, run, done)
 	b.shows(t, want)
 	b.grew(t, before, ended)
-	if ended.Counts[rebuild.Swapped] != 5 || ended.Counts[rebuild.Emptied] != 1 {
+	if ended.Counts[rebuild.Swapped] != 6 || ended.Counts[rebuild.Emptied] != 1 {
 		t.Errorf("%v", ended.Counts)
 	}
 }

@@ -144,9 +144,14 @@ func quick() rebuild.Settings {
 // start carries out rebuilds until the test ends or stop is called.
 func (b *testBundle) start(t *testing.T, id string, reads provider.Provider, s rebuild.Settings) (stop func()) {
 	t.Helper()
-	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, reads), Settings: s}
+	return b.carry(t, id, &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, reads), Settings: s})
+}
+
+// carry starts a runner.
+func (b *testBundle) carry(t *testing.T, id string, rebuilds *rebuild.Runner) (stop func()) {
+	t.Helper()
 	r := runs.NewRunner(runs.Options{Pool: b.pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{rebuild.Job: rebuilds.Carry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 2}})
+		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 1}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -104,6 +104,9 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 		if err != nil || status != runs.Running {
 			return status, err
 		}
+		if w.beforeLock != nil {
+			w.beforeLock()
+		}
 		began := time.Now()
 		err = w.exchange(ctx)
 		switch {
