@@ -66,9 +66,10 @@ func (p *Processor) Fold(ctx context.Context, ids []int64) (copied []string, err
 
 const finishedSQL = `
 SELECT d.id, coalesce(bool_or(o.run = 0 AND o.status <> 'failed'), false), coalesce(bool_or(o.status NOT IN ('failed', 'dead', 'ignored')), false)
-FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id GROUP BY d.id`
+FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild' AND r.status <> 'done') GROUP BY d.id`
 
-// finished are the events that entered the mirror under some run. One without a final outcome is an error.
+// finished are the events that entered the mirror under some run; what a rebuild has staged and not swapped never did. One without a final outcome is an error.
 func (p *Processor) finished(ctx context.Context, ids []int64) ([]int64, error) {
 	rows, err := p.Pool.Query(ctx, finishedSQL, ids)
 	if err != nil {

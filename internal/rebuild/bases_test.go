@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -137,5 +138,42 @@ func TestPartitionsDroppedBehindARebuild(t *testing.T) {
 	b.until(t, run, done)
 	if diff := cmp.Diff(before, b.table(t, whole, "objects")); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// dead finds every event dead.
+type dead struct{ sim.Provider }
+
+func (dead) Observe(*provider.Source, *provider.Stored) (provider.Observation, error) {
+	return provider.Observation{}, &provider.Dead{Reason: "for a test"}
+}
+
+// What a rebuild has staged has not entered the mirror, so it is no part of the bases, unless it was swapped.
+func TestOnlySwappedEventsBecomeBases(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 24)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+	if _, err := b.processor(t, dead{}).ApplyStored(t.Context(), processor.Target{}, ids, false); err != nil {
+		t.Fatal(err)
+	}
+	b.start(t, "one", nil, quick())
+	run := b.ask(t, rebuild.Order{Source: b.source})
+	b.until(t, run, staged)
+	folded := func() int {
+		if _, err := b.processor(t, nil).Fold(t.Context(), ids); err != nil {
+			t.Fatal(err)
+		}
+		return b.number(t, `SELECT count(*) FROM bases`)
+	}
+	if n := folded(); n != 0 {
+		t.Errorf("%d bases of what is only staged", n)
+	}
+	if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
+		t.Fatal(err)
+	}
+	b.until(t, run, done)
+	if n := folded(); n == 0 {
+		t.Error("no bases of what was swapped")
 	}
 }
