@@ -43,6 +43,8 @@ type Target struct {
 	Type string
 	// Guard begins each transaction and may refuse it; nil: none does.
 	Guard func(context.Context, pgx.Tx) error
+	// Wrote is told which objects a committed transaction has written, by several goroutines; nil: nobody is.
+	Wrote func([]*versioning.Object)
 }
 
 // passes says whether an event that was read is none of the target's.
@@ -140,7 +142,7 @@ type committed struct {
 // commit is one transaction: locks, reads, decisions, writes.
 func (p *Processor) commit(ctx context.Context, to Target, items []*item) error {
 	done := &committed{Target: to, began: time.Now()}
-	var announce []*versioning.Object
+	var announce, dirty []*versioning.Object
 	var batchID int64
 	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
 		done.items = copies(items)
@@ -157,7 +159,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 			return err
 		}
 		before := rowsOf(done.objects)
-		dirty := fold(done.items, done.objects)
+		dirty = fold(done.items, done.objects)
 		if announce = nil; to.Into == versioning.Mirror {
 			done.doubts = doubts(before, dirty)
 			announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
@@ -179,6 +181,9 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		return err
 	}
 	p.applied(done)
+	if to.Wrote != nil {
+		to.Wrote(dirty)
+	}
 	if len(announce) > 0 {
 		p.changes.offer(batchID, announce)
 	}

@@ -288,23 +288,37 @@ func TestSwapLetsLiveEventsPass(t *testing.T) {
 	other.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
 }
 
-// What was stored and applied live just before the lock is in the swapped objects: otherwise they would go back behind it, for good.
+// What was stored just before the lock is in the swapped objects, applied live already or not: what was would go back behind it, for good.
 func TestSwapContainsWhatCameBeforeIt(t *testing.T) {
 	t.Parallel()
-	r := seeded(t, 16)
-	b := setup(t)
-	h := sim.Generate(r, kinds["own version"])
-	b.live(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
-	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
-	var once sync.Once
-	rebuild.BeforeLock(rebuilds, func() {
-		once.Do(func() { b.live(t, r, b.append(t, r, b.source, h.Events[len(h.Events)/2:])) })
-	})
-	b.carry(t, "one", rebuilds)
-	if ended := b.rebuilt(t, b.source); ended.Counts[rebuild.Swapped] != 0 || int(ended.Counts[rebuild.Processed]) != len(b.ids) {
-		t.Errorf("%d events: %v", len(b.ids), ended.Counts)
+	for _, c := range []struct {
+		applied bool
+		keys    int
+	}{{true, 0}, {true, 1000}, {false, 0}, {false, 1000}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			t.Parallel()
+			r := seeded(t, 16)
+			b := setup(t)
+			h := sim.Generate(r, kinds["own version"])
+			b.live(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
+			settings := quick()
+			settings.Keys = c.keys
+			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: settings}
+			var once sync.Once
+			rebuild.BeforeLock(rebuilds, func() {
+				once.Do(func() {
+					if ids := b.append(t, r, b.source, h.Events[len(h.Events)/2:]); c.applied {
+						b.live(t, r, ids)
+					}
+				})
+			})
+			b.carry(t, "one", rebuilds)
+			if ended := b.rebuilt(t, b.source); c.applied != (ended.Counts[rebuild.Swapped] == 0) || int(ended.Counts[rebuild.Processed]) != len(b.ids) {
+				t.Errorf("%d events: %v", len(b.ids), ended.Counts)
+			}
+			b.shows(t, b.fold(t, nil, 1000))
+		})
 	}
-	b.shows(t, b.fold(t, nil, 1000))
 }
 
 // gated reads no event until the gate is open.

@@ -159,12 +159,8 @@ type comparison struct {
 }
 
 func (c *comparison) page(ctx context.Context) (*Page, error) {
-	end := new(versioning.Key)
-	err := c.pool.QueryRow(ctx, windowSQL, c.order.Source, c.after.Account, c.after.Type, c.after.ID, compareRows-1).Scan(&end.Account, &end.Type, &end.ID)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		end = nil
-	case err != nil:
+	end, err := c.window(ctx)
+	if err != nil {
 		return nil, err
 	}
 	page := &Page{Run: c.run.Run, Stage: Stage(c.run), Cursor: c.run.Cursor}
@@ -183,6 +179,16 @@ func (c *comparison) page(ctx context.Context) (*Page, error) {
 		page.Next = &next
 	}
 	return page, c.explain(ctx, page)
+}
+
+// window is the last key of a part; nil: it goes to the end.
+func (c *comparison) window(ctx context.Context) (*versioning.Key, error) {
+	end := new(versioning.Key)
+	err := c.pool.QueryRow(ctx, windowSQL, c.order.Source, c.after.Account, c.after.Type, c.after.ID, compareRows-1).Scan(&end.Account, &end.Type, &end.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return end, err
 }
 
 // compare fills the page with what lies behind the start and up to the end; nil: to the last.

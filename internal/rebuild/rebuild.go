@@ -38,6 +38,8 @@ type Order struct {
 type Settings struct {
 	// Chunk bounds the events between two checkpoints, and Rows the rows that one statement copies or clears.
 	Chunk, Rows int
+	// Keys is how many objects may differ for a swap to look at them alone; of more it compares all again.
+	Keys int
 	// Small is how many events may be left to catch up with while live events are held up.
 	Small int64
 	// CatchUp bounds the time of that, and Lock how long the swap waits for the batches under way, which holds up those that come.
@@ -47,7 +49,7 @@ type Settings struct {
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Chunk: 1000, Rows: 5000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute}
+var DefaultSettings = Settings{Chunk: 1000, Rows: 5000, Keys: 50_000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute}
 
 // Runner carries out rebuilds.
 type Runner struct {
@@ -67,6 +69,8 @@ type work struct {
 	log   *slog.Logger
 	// alone: the first events are tried one by one, since the last holder may have ended by one of them.
 	alone bool
+	// differing are the objects that a swap must look at; nil: nobody has compared yet.
+	differing *keySet
 }
 
 // Carry stages what the run has not staged yet, then swaps where that is wanted and else lets the run rest; it is a runs.Carry.
@@ -203,7 +207,7 @@ func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, e
 
 // target is where and how events are staged.
 func (w *work) target() processor.Target {
-	return processor.Target{Run: w.hold.Run.Run, Into: versioning.Staged, Type: w.order.Type, Guard: w.hold.Guard}
+	return processor.Target{Run: w.hold.Run.Run, Into: versioning.Staged, Type: w.order.Type, Guard: w.hold.Guard, Wrote: w.differing.add}
 }
 
 // apply stages events. What fails although it was applied live must not be missing from the mirror: after some tries it ends the run.
@@ -264,6 +268,6 @@ const Processed = "processed"
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{brokenSQL, dueSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, changeSQL, addSQL, emptySQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
-		detailSQL, decidedSQL, sourceSQL, openSQL}
+	return append(swapStatements(), brokenSQL, dueSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
+		detailSQL, decidedSQL, sourceSQL, openSQL)
 }

@@ -35,61 +35,87 @@ const differs = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o
 // empty says that a row is that of an object of which nothing is known.
 const empty = `o.version_at = ` + noVersion + ` AND o.look_after = 0`
 
-// tell leaves the changes of the written rows in the outbox, as if they had waited for the sweep already.
-const tell = `
-SELECT array_agg($1::int), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), clock_now() - interval '1 day'
-FROM (SELECT w.account, w.object_type, w.object_id, (row_number() OVER () - 1) / 200 AS part FROM written w WHERE w.grew) t GROUP BY t.part`
-
-const tellInto = `INSERT INTO outbox (sources, accounts, types, ids, made_at)`
-
-const counted = `
+// tell leaves the changes of the written rows in the outbox, as if they had waited for the sweep already, and counts.
+const tell = `, told AS (
+  INSERT INTO outbox (sources, accounts, types, ids, made_at)
+  SELECT array_agg($1::int), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), clock_now() - interval '1 day'
+  FROM (SELECT w.account, w.object_type, w.object_id, (row_number() OVER () - 1) / 200 AS part FROM written w WHERE w.grew) t GROUP BY t.part
+)
 SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM written), (SELECT count(*) FROM written w WHERE w.grew)`
 
-// The statements of a swap. Each finds the rows that it concerns, writes them, and leaves their changes. A revision grows where readers see
-// something else, as versioning.Save has it, and never falls.
+// The parts of a swap: what has changed, what is new, and what the log makes no more. Each finds its rows, among all of the source or among
+// some keys, writes them, and leaves their changes. A revision grows where readers see something else, as versioning.Save has it, and never falls.
 const (
-	changeSQL = `
-WITH found AS MATERIALIZED (
+	changed = `
   SELECT o.ctid AS live, s.ctid AS staged, o.exact_hash <> s.exact_hash OR o.ambiguous <> s.ambiguous OR o.state IS DISTINCT FROM s.state
     OR (o.version_at = ` + noVersion + `) <> (s.version_at = ` + noVersion + `) AS grew
-  FROM objects o JOIN staged s ON s.source = o.source AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id
-  WHERE o.source = $1 AND s.source = $1 AND ($2 = '' OR o.object_type = $2 AND s.object_type = $2) AND ` + differs + `
-), written AS (
+  FROM %s objects o %s JOIN staged s ON s.source = o.source AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id
+  WHERE o.source = $1 AND s.source = $1 AND ($2 = '' OR o.object_type = $2 AND s.object_type = $2) AND ` + differs
+
+	changeSQL = `), written AS (
   UPDATE objects o SET version_final = s.version_final, version_at = s.version_at, version_seen = s.version_seen, version_rank = s.version_rank,
     tie_set = s.tie_set, overflow = s.overflow, window_lo = s.window_lo, window_hi = s.window_hi, look_after = s.look_after, ambiguous = s.ambiguous,
     deleted = s.deleted, state_hash = s.state_hash, exact_hash = s.exact_hash, state = s.state, repaired = s.repaired, last_event_id = s.last_event_id,
     revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = s.rule_version, updated_at = (SELECT clock_now())
   FROM found f, staged s WHERE o.ctid = f.live AND s.ctid = f.staged
   RETURNING o.account, o.object_type, o.object_id, f.grew
-), told AS (` + tellInto + tell + `)` + counted
+)` + tell
 
-	addSQL = `
-WITH found AS MATERIALIZED (
-  SELECT s.ctid AS staged FROM staged s WHERE s.source = $1 AND ($2 = '' OR s.object_type = $2) AND NOT EXISTS
-    (SELECT FROM objects o WHERE o.source = $1 AND o.account = s.account AND o.object_type = s.object_type AND o.object_id = s.object_id)
-), written AS (
+	added = `
+  SELECT o.ctid AS staged FROM %s staged o %s WHERE o.source = $1 AND ($2 = '' OR o.object_type = $2) AND NOT EXISTS
+    (SELECT FROM objects l WHERE l.source = $1 AND l.account = o.account AND l.object_type = o.object_type AND l.object_id = o.object_id)`
+
+	addSQL = `), written AS (
   INSERT INTO objects AS o (` + columns + `)
   SELECT s.source, s.account, s.object_type, s.object_id, s.version_final, s.version_at, s.version_seen, s.version_rank, s.tie_set, s.overflow, s.window_lo,
     s.window_hi, s.look_after, s.ambiguous, s.deleted, s.state_hash, s.exact_hash, s.state, s.repaired, s.last_event_id,
-    CASE WHEN s.version_at > ` + noVersion + ` THEN 1 ELSE 0 END, s.rule_version, clock_now(), clock_now()
-  FROM found f JOIN staged s ON s.ctid = f.staged
+    CASE WHEN s.version_at > ` + noVersion + ` THEN 1 ELSE 0 END, s.rule_version, now.at, now.at
+  FROM found f JOIN staged s ON s.ctid = f.staged, (SELECT clock_now() AS at) now
   RETURNING o.account, o.object_type, o.object_id, o.revision > 0 AS grew
-), told AS (` + tellInto + tell + `)` + counted
+)` + tell
+
+	emptied = `
+  SELECT o.ctid AS live, o.version_at > ` + noVersion + ` AS grew FROM %s objects o %s
+  WHERE o.source = $1 AND ($2 = '' OR o.object_type = $2) AND NOT (` + empty + `) AND NOT EXISTS
+    (SELECT FROM staged s WHERE s.source = $1 AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id)`
 
 	// emptySQL keeps the rows of objects of which the log makes nothing any more, without a version and a state: a row that went would take
 	// its revision along, and the object's next one would be lower.
-	emptySQL = `
-WITH found AS MATERIALIZED (
-  SELECT o.ctid AS live, o.version_at > ` + noVersion + ` AS grew FROM objects o WHERE o.source = $1 AND ($2 = '' OR o.object_type = $2) AND NOT (` + empty + `)
-    AND NOT EXISTS (SELECT FROM staged s WHERE s.source = $1 AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id)
-), written AS (
+	emptySQL = `), written AS (
   UPDATE objects o SET version_final = false, version_at = ` + noVersion + `, version_seen = 0, version_rank = 0, tie_set = '[]', overflow = false,
     window_lo = ` + noVersion + `, window_hi = ` + noVersion + `, look_after = 0, ambiguous = false, deleted = false, state_hash = $3, exact_hash = $4, state = NULL,
     repaired = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $5, updated_at = (SELECT clock_now())
   FROM found f WHERE o.ctid = f.live
   RETURNING o.account, o.object_type, o.object_id, f.grew
-), told AS (` + tellInto + tell + `)` + counted
+)` + tell
 )
+
+// part is one of them, as two statements: for all of the source, and for the keys in the three parameters behind the others.
+type part struct {
+	count     string
+	all, some string
+	more      []any
+}
+
+func newPart(count, find, write string, more ...any) part {
+	n := 3 + len(more)
+	keys := fmt.Sprintf("unnest($%d::text[], $%d::text[], $%d::text[]) AS k(account, object_type, object_id) JOIN", n, n+1, n+2)
+	const named = "ON o.account = k.account AND o.object_type = k.object_type AND o.object_id = k.object_id"
+	begin := "WITH found AS MATERIALIZED (" + find
+	return part{count: count, all: fmt.Sprintf(begin, "", "") + write, some: fmt.Sprintf(begin, keys, named) + write, more: more}
+}
+
+func parts() []part {
+	null := versioning.NullState(false)
+	return []part{newPart("", changed, changeSQL), newPart("", added, addSQL), newPart(Emptied, emptied, emptySQL, null.Hash[:], null.Exact[:], versioning.RuleVersion)}
+}
+
+func swapStatements() (all []string) {
+	for _, p := range parts() {
+		all = append(all, p.all, p.some)
+	}
+	return all
+}
 
 // aloneSQL takes a source's lock alone, and gives up after a while: batches that come wait behind it.
 const aloneSQL = `SELECT set_config('lock_timeout', $1, true)`
@@ -100,7 +126,7 @@ var errBehind = errors.New("not caught up in time")
 // swap puts the staged objects in the place of the live ones.
 func (w *work) swap(ctx context.Context) (runs.Status, error) {
 	for {
-		status, err := w.catchUp(ctx)
+		status, err := w.ready(ctx)
 		if err != nil || status != runs.Running {
 			return status, err
 		}
@@ -168,17 +194,16 @@ func (w *work) catchUpHeld(ctx context.Context) error {
 
 // write ends the run and writes the objects, together.
 func (w *work) write(ctx context.Context, tx pgx.Tx) error {
-	null := versioning.NullState(false)
 	counts := maps.Clone(w.hold.Counts)
 	counts[Swapped], counts[Grown], counts[Emptied] = 0, 0, 0 // an attempt may have failed at its end
-	for _, part := range []struct {
-		name, sql string
-		more      []any
-	}{
-		{"", changeSQL, nil}, {"", addSQL, nil}, {Emptied, emptySQL, []any{null.Hash[:], null.Exact[:], versioning.RuleVersion}},
-	} {
+	keys, known := w.differing.list()
+	for _, p := range parts() {
+		sql, args := p.all, append([]any{w.order.Source, w.order.Type}, p.more...)
+		if known {
+			sql, args = p.some, append(args, keys.accounts, keys.types, keys.ids)
+		}
 		var found, written, grown int64
-		if err := tx.QueryRow(ctx, part.sql, append([]any{w.order.Source, w.order.Type}, part.more...)...).Scan(&found, &written, &grown); err != nil {
+		if err := tx.QueryRow(ctx, sql, args...).Scan(&found, &written, &grown); err != nil {
 			return fmt.Errorf("swap objects: %w", err)
 		}
 		if found != written {
@@ -186,8 +211,8 @@ func (w *work) write(ctx context.Context, tx pgx.Tx) error {
 		}
 		counts[Swapped] += written
 		counts[Grown] += grown
-		if part.name != "" {
-			counts[part.name] += written
+		if p.count != "" {
+			counts[p.count] += written
 		}
 	}
 	w.hold.Counts = counts
