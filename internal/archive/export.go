@@ -50,7 +50,7 @@ func Stream(ctx context.Context, e Exporting, w io.Writer) (Exported, error) {
 	if err != nil {
 		return Exported{}, err
 	}
-	x.store = func(packed []byte, _ int64) error {
+	x.store = func(packed []byte, _ place) error {
 		_, err := w.Write(packed)
 		return err
 	}
@@ -65,16 +65,27 @@ type place struct {
 	Cursor int64 `json:"cursor,string"`
 }
 
-// export is one under way.
+// export is one under way. While a chunk is compressed, written and synced, the next is read.
 type export struct {
 	Exporting
-	known  events.Sources
-	at     place // what is stored
-	now    place // with the chunk that is not yet
-	chunk  []byte
-	packer *packer
-	// store keeps a chunk for good; cursor is what at will say then.
-	store func(packed []byte, cursor int64) error
+	known events.Sources
+	// now is how far the chunk goes that is gathered, at what is stored; at belongs to the writer as long as that runs.
+	now, at place
+	chunk   []byte
+	packer  *packer
+	// store keeps a chunk for good; at is how far the export is then.
+	store func(packed []byte, at place) error
+	// full are chunks for the writer, free those that it is done with. quit is closed when it has ended, with err.
+	full chan gathered
+	free chan []byte
+	quit chan struct{}
+	err  error
+}
+
+// gathered is a chunk and how far it goes.
+type gathered struct {
+	chunk []byte
+	place
 }
 
 func newExport(ctx context.Context, e Exporting, at place) (*export, error) {
@@ -84,32 +95,40 @@ func newExport(ctx context.Context, e Exporting, at place) (*export, error) {
 	}
 	known, err := events.RegisterSources(ctx, e.Pool, nil)
 	e.ChunkBytes = cmp.Or(e.ChunkBytes, chunkBytes)
-	return &export{Exporting: e, known: known, at: at, now: at, packer: p}, err
+	x := &export{Exporting: e, known: known, at: at, now: at, packer: p, full: make(chan gathered), free: make(chan []byte, 1), quit: make(chan struct{})}
+	x.free <- nil
+	return x, err
 }
 
+// run exports what is left. What was handed to the writer is stored, whatever ends the reading.
 func (x *export) run(ctx context.Context) error {
 	if x.packer.zstd != nil {
 		defer x.packer.zstd.Close()
 	}
+	go x.write()
+	err := x.read(ctx)
+	close(x.full)
+	<-x.quit
+	return cmp.Or(x.err, err)
+}
+
+func (x *export) read(ctx context.Context) error {
 	take := func(e *events.Whole) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		return x.take(e)
 	}
-	var err error
-	for end := x.now.Cursor; end < x.at.Bound && err == nil; {
-		if end, err = events.Walk(ctx, x.Pool, &x.Filter, end, x.at.Bound, take); err == nil {
-			err = ctx.Err()
+	for end := x.now.Cursor; end < x.now.Bound; x.now.Cursor = end {
+		var err error
+		if end, err = events.Walk(ctx, x.Pool, &x.Filter, end, x.now.Bound, take); err != nil {
+			return err
 		}
-		if err == nil {
-			x.now.Cursor = end
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 	}
-	if err == nil {
-		err = x.flush()
-	}
-	return err
+	return x.flush()
 }
 
 // take writes an event.
@@ -131,22 +150,40 @@ func (x *export) take(e *events.Whole) error {
 	return nil
 }
 
-// flush stores what is gathered.
+// flush hands what is gathered to the writer.
 func (x *export) flush() error {
-	packed, err := x.packer.pack(x.chunk)
-	if err != nil {
-		return fmt.Errorf("compress a chunk: %w", err)
+	select {
+	case x.full <- gathered{x.chunk, x.now}:
+	case <-x.quit:
+		return x.err
 	}
-	if len(x.chunk) == 0 {
-		packed = nil
+	select {
+	case x.chunk = <-x.free:
+		return nil
+	case <-x.quit:
+		return x.err
 	}
-	x.now.Bytes += int64(len(packed))
-	if err := x.store(packed, x.now.Cursor); err != nil {
-		return fmt.Errorf("write a chunk: %w", err)
+}
+
+// write stores chunks until there are no more, or one cannot be stored.
+func (x *export) write() {
+	defer close(x.quit)
+	for g := range x.full {
+		var packed []byte
+		if len(g.chunk) > 0 {
+			if packed, x.err = x.packer.pack(g.chunk); x.err != nil {
+				return
+			}
+		}
+		g.Bytes = x.at.Bytes + int64(len(packed))
+		if err := x.store(packed, g.place); err != nil {
+			x.err = fmt.Errorf("write a chunk: %w", err)
+			return
+		}
+		x.at = g.place
+		x.free <- g.chunk[:0]
+		if x.Progress != nil {
+			x.Progress(x.at.Events)
+		}
 	}
-	x.at, x.chunk = x.now, x.chunk[:0]
-	if x.Progress != nil {
-		x.Progress(x.at.Events)
-	}
-	return nil
 }

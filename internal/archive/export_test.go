@@ -1,8 +1,46 @@
 package archive
 
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
 // What tests of the format and of its files need of this package.
 var (
 	AppendLine = appendLine
 	ParseLine  = parseLine
 	ReadBody   = func(l *line) []byte { return l.body }
 )
+
+// Entries reads all entries of a file without importing them.
+func Entries(text []byte, f Format, columns map[string]string) (raws [][]byte, errs []error, err error) {
+	in := &input{name: "x", path: "x", format: f, close: func() {}}
+	if err := in.read(&Importing{Map: columns}, bytes.NewReader(text)); err != nil {
+		return nil, nil, err
+	}
+	defer in.close()
+	for {
+		e, _, err := in.next()
+		if errors.Is(err, io.EOF) {
+			return raws, errs, nil
+		}
+		if err != nil {
+			return raws, errs, err
+		}
+		raws, errs = append(raws, e.raw), append(errs, e.err)
+	}
+}
+
+// Rows are the columns of a CSV file's rows but for the first.
+func Rows(text []byte) (rows [][]string) {
+	r, err := newCSVReader(bufio.NewReader(bytes.NewReader(text)), "x", nil)
+	for err == nil {
+		var row []string
+		if row, _, err = r.row(); err == nil {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}

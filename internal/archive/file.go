@@ -68,11 +68,7 @@ func ToFile(ctx context.Context, e Exporting, path string, words map[string]stri
 	if err != nil {
 		return Exported{}, err
 	}
-	x.store = func(packed []byte, cursor int64) error {
-		at := x.now
-		at.Cursor = cursor
-		return f.append(packed, at)
-	}
+	x.store = f.append
 	if err := x.run(ctx); err != nil {
 		return x.at.Exported, err
 	}
