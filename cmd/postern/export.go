@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -73,6 +74,7 @@ func (x *exporting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path str
 		if err == nil && done.LeftOut > 0 {
 			fmt.Fprintln(cmd.ErrOrStderr(), "postern: left out", leftOut(done))
 		}
+		warnDropped(cmd.ErrOrStderr(), done)
 		return err
 	}
 	words := map[string]string{}
@@ -84,6 +86,7 @@ func (x *exporting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path str
 	if err != nil {
 		return goOn(ctx, err, path, done)
 	}
+	warnDropped(cmd.ErrOrStderr(), done)
 	if c.output == "json" {
 		return printJSON(cmd.OutOrStdout(), done)
 	}
@@ -97,6 +100,13 @@ func leftOut(done archive.Exported) string {
 		return ""
 	}
 	return counted(int(done.LeftOut), "event") + " whose bodies the log no longer has"
+}
+
+// warnDropped tells that something may be missing.
+func warnDropped(errs io.Writer, done archive.Exported) {
+	if len(done.Dropped) > 0 {
+		fmt.Fprintf(errs, "postern: warning: retention dropped %s meanwhile; what the export had not come to is not in it\n", strings.Join(done.Dropped, ", "))
+	}
 }
 
 // goOn adds to the error of an export that something of it is done, and how the rest is got.

@@ -180,4 +180,3 @@ func (c *cli) sources() (map[string]archive.Source, error) {
 	}
 	return out, nil
 }
-

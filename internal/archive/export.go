@@ -5,11 +5,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
 )
+
+// clockStep is how far the database's clock may have gone back and still not hide that a partition was dropped.
+const clockStep = time.Minute
 
 // chunkBytes is about how much text is compressed, written and synced at once: what an export that is ended loses. A power of two.
 const chunkBytes = 8 << 20
@@ -33,6 +37,8 @@ type Exported struct {
 	Events int64 `json:"events"`
 	// LeftOut events have no body any more: it was redacted, or lay in a partition that was dropped.
 	LeftOut int64 `json:"left_out"`
+	// Dropped are partitions of the log that retention dropped while the export was under way: what it had not come to is not in the file.
+	Dropped []string `json:"dropped,omitempty"`
 	// Bytes are written, compressed.
 	Bytes int64 `json:"bytes"`
 	// Bound is the id up to which the log was read.
@@ -127,6 +133,10 @@ func (x *export) read(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+	}
+	var err error
+	if x.now.Dropped, err = events.Dropped(ctx, x.Pool, &x.Filter, x.now.Bound, events.Time(x.now.Bound).Add(-clockStep)); err != nil {
+		return err
 	}
 	return x.flush()
 }

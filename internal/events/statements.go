@@ -4,5 +4,5 @@ package events
 func Statements() []string {
 	return append(listStatements(), appendSQL, twinSQL, conflictSQL, raiseFloorSQL, readSQL, bodiesSQL, afterSQL, newestSQL, raiseToNowSQL, appendersSQL, partitionsUntilSQL, droppedSQL,
 		ensurePartitionsSQL, oldestSQL, addSourceSQL, sourcesSQL,
-		wholeRangeSQL, wholeIDsSQL, keysSQL)
+		wholeRangeSQL, wholeIDsSQL, droppedBetweenSQL, keysSQL)
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -22,6 +23,25 @@ const (
 	wholeRangeSQL = wholeColumns + `id > $1 AND id <= $2 ORDER BY id LIMIT $3`
 	wholeIDsSQL   = wholeColumns + `id = ANY($1::bigint[]) ORDER BY id`
 )
+
+// droppedBetweenSQL finds the partitions with ids in a range that were dropped since a time, or are about to be.
+const droppedBetweenSQL = `
+SELECT r.name FROM retired r WHERE r.hi > $1 AND r.lo <= $2 AND r.ready_at IS NOT NULL AND coalesce(r.dropped_at >= $3, true) ORDER BY r.lo`
+
+// Dropped are the names of the partitions in the range of a filter and up to bound that retention has dropped since a time or is about to: whoever was
+// walking the log meanwhile may have missed what was in them.
+func Dropped(ctx context.Context, pool *pgxpool.Pool, f *Filter, bound int64, since time.Time) ([]string, error) {
+	below, from := f.bounds()
+	rows, err := pool.Query(ctx, droppedBetweenSQL, from, min(bound, below-1), since)
+	if err != nil {
+		return nil, fmt.Errorf("look for dropped partitions: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for dropped partitions: %w", err)
+	}
+	return names, nil
+}
 
 // wholeRows is how many events Walk reads by one statement, so that none of them keeps a snapshot for long.
 const wholeRows = 4096
