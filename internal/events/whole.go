@@ -1,7 +1,6 @@
 package events
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"reflect"
@@ -70,7 +69,7 @@ type Whole struct {
 
 // Walk gives take the events above after that the filter chooses, ascending, one part of the log for each call, and returns how far it has looked: the
 // bound where there is nothing more. None is above the bound; with one from FreezeBound nothing is ever skipped. Memory does not grow with the
-// number of events, and holds two bodies at a time; two connections of the pool are used. An error of take ends the walk and is returned.
+// number of events: it holds some megabytes of bodies, or one that is larger. Two connections of the pool are used. An error of take ends the walk and is returned.
 func Walk(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64, take func(*Whole) error) (end int64, err error) {
 	w := walk{pool: pool, take: take}
 	if !f.plain() {
@@ -107,17 +106,22 @@ func (f *Filter) plain() bool {
 	return reflect.DeepEqual(rest, Filter{})
 }
 
+// keptBodies is about how many bytes of bodies a walk remembers. The events of one delivery lie as near to each other as those of one append.
+const keptBodies = 4 << 20
+
 // walk is one call of Walk.
 type walk struct {
 	pool *pgxpool.Pool
 	take func(*Whole) error
 	n    int
 	last int64
-	// body is that of the event holder, which the others of its delivery share.
-	holder int64
-	body   []byte
+	// bodies are the last ones, at are their places there by the ids of their events; a place that ends before it begins: the log has none.
+	bodies []byte
+	at     map[int64]span
 	one    Whole
 }
+
+type span struct{ from, to int }
 
 func (w *walk) run(ctx context.Context, s postgres.Statement, add func(*postgres.Params)) error {
 	conn, err := w.pool.Acquire(ctx)
@@ -142,33 +146,52 @@ func (w *walk) row(ctx context.Context, r postgres.Row) error {
 	e := &w.one
 	switch {
 	case e.Body != nil:
-		w.holder, w.body = e.ID, append(append(w.body[:0], 0)[:0], e.Body...) // never nil, not even where it is empty
+		w.keep(e.ID, e.Body)
 	case e.DeliveryID != e.ID:
-		if err := w.fetch(ctx, e.DeliveryID); err != nil {
+		if err := w.borrow(ctx, e); err != nil {
 			return err
 		}
-		e.Body = w.body
 	}
 	return w.take(e)
 }
 
-// fetch makes the body of an event the one that is at hand, nil where the log no longer has it.
-func (w *walk) fetch(ctx context.Context, holder int64) error {
-	if w.holder == holder {
-		return nil
+// keep remembers the body of an event.
+func (w *walk) keep(id int64, body []byte) {
+	if w.at == nil || len(w.bodies)+len(body) > keptBodies {
+		w.at, w.bodies = map[int64]span{}, append(w.bodies[:0], 0)
 	}
-	var body []byte
-	rows, err := w.pool.Query(ctx, bodiesSQL, []int64{holder}, AnyBody)
-	if err != nil {
-		return err
+	if body == nil {
+		w.at[id] = span{from: 1}
+		return
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id, &body); err != nil {
+	w.at[id] = span{len(w.bodies), len(w.bodies) + len(body)}
+	w.bodies = append(w.bodies, body...)
+}
+
+// borrow gives an event the body of its delivery, which lies with another; nil where the log no longer has it.
+func (w *walk) borrow(ctx context.Context, e *Whole) error {
+	at, ok := w.at[e.DeliveryID]
+	if !ok {
+		body, err := w.fetch(ctx, e.DeliveryID)
+		if err != nil {
 			return err
 		}
+		w.keep(e.DeliveryID, body)
+		at = w.at[e.DeliveryID]
 	}
-	w.holder, w.body = holder, bytes.Clone(body)
-	return rows.Err()
+	if at.to >= at.from {
+		e.Body = w.bodies[at.from:at.to:at.to]
+	}
+	return nil
+}
+
+// fetch reads the body of an event that the walk does not come to, or came to long ago.
+func (w *walk) fetch(ctx context.Context, holder int64) (body []byte, err error) {
+	rows, err := w.pool.Query(ctx, bodiesSQL, []int64{holder}, AnyBody)
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &body}, func() error { return nil })
+	return body, err
 }

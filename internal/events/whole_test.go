@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,12 +92,17 @@ func TestWholeBodies(t *testing.T) {
 		batch = append(batch, b.delivery(body, keys...))
 	}
 	b.append(t, batch...)
+	want["e1"], want["e2"], want["e3"] = "", "", ""
+	b.append(t, b.delivery("", "e1", "e2", "e3")) // side by side
+	large := strings.Repeat("large ", 1<<20)
+	want["l1"], want["l2"] = large, large
+	b.append(t, b.delivery(large, "l1", "l2"), b.delivery("", "e1", "e2"))
 	all := b.wholes(t, &events.Filter{}, 0, 1<<62)
 	for from := range all {
 		got := b.wholes(t, &events.Filter{}, all[from].ID-1, 1<<62)
 		for _, e := range got {
 			if e.Body == nil || string(e.Body) != want[string(e.Key)] {
-				t.Fatalf("from %d: event %s has body %q", from, e.Key, e.Body)
+				t.Fatalf("from %d: event %s has body %.40q", from, e.Key, e.Body)
 			}
 		}
 		if len(got) != len(want)-from {
