@@ -26,11 +26,13 @@ type Hold struct {
 	lease     time.Duration
 }
 
-// takeSQL gives the oldest open run that nobody holds. Two that ask at once get two, or one of them none.
+// takeSQL gives the oldest open run that nobody holds; of a schedule's runs the first that is open. Two that ask at once get two, or one of
+// them none.
 const takeSQL = `
 WITH free AS (
   SELECT r.run, r.job FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
   WHERE r.status IN ('waiting', 'running') AND r.job = ANY($1::text[]) AND (c.run IS NULL OR c.leased_until < clock_now())
+    AND (r.schedule IS NULL OR NOT EXISTS (SELECT FROM runs e WHERE e.schedule = r.schedule AND e.run < r.run AND e.ended_at IS NULL))
   ORDER BY r.run LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 ), last AS (
   SELECT c.leased_by FROM free f JOIN checkpoints c ON c.job = f.job AND c.run = f.run
@@ -129,8 +131,11 @@ const endSQL = `
 WITH held AS (
   UPDATE checkpoints SET leased_by = '', leased_until = clock_now() - interval '1 millisecond', updated_at = clock_now()
   WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
+), ended AS (
+  UPDATE runs r SET status = $4, detail = $5, ended_at = clock_now(), updated_at = clock_now() FROM held h WHERE r.run = h.run AND r.status = 'running'
+  RETURNING r.schedule, r.status
 )
-UPDATE runs r SET status = $4, detail = $5, ended_at = clock_now(), updated_at = clock_now() FROM held h WHERE r.run = h.run AND r.status = 'running'`
+UPDATE schedules s SET succeeded_at = clock_now() FROM ended e WHERE s.name = e.schedule AND e.status = 'done'`
 
 // End ends the run as Done or Failed, with the reason of a failure, unless a person has paused or cancelled it since.
 func (h *Hold) End(ctx context.Context, status Status, detail string) error {

@@ -59,6 +59,11 @@ type Run struct {
 	StartedAt events.Instant   `json:"started_at"`
 	EndedAt   events.Instant   `json:"ended_at"`
 	UpdatedAt events.Instant   `json:"updated_at"`
+	// Schedule is the schedule that the run is of, and PlannedAt the time it was planned for; "" and zero where somebody asked.
+	Schedule  string         `json:"schedule,omitzero"`
+	PlannedAt events.Instant `json:"planned_at,omitzero"`
+	// OnceKey is the key under which it was asked for; what asks with that again gets this run.
+	OnceKey string `json:"once_key,omitzero"`
 	// HeldBy is the process that carries the run out, "" where none does now.
 	HeldBy string `json:"held_by"`
 	// Hand are events that were kept (Hold.Keep) and are not passed by the checkpoint.
@@ -74,35 +79,19 @@ type Order struct {
 	Expected int64
 	// Propose: it waits until a person approves it.
 	Propose bool
-}
-
-const askSQL = `
-INSERT INTO runs (job, asked, who, reason, status, detail, expected, counts, made_at, updated_at)
-VALUES ($1, $2, $3, $4, $6, '', nullif($5::bigint, 0), '{}', clock_now(), clock_now()) RETURNING run`
-
-// Ask enters a run into the ledger; the next process that has a hand free carries it out. It returns the run's number.
-func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
-	asked, err := json.Marshal(o.Asked)
-	if err != nil {
-		return 0, err
-	}
-	status := Waiting
-	if o.Propose {
-		status = Proposed
-	}
-	if err := pool.QueryRow(ctx, askSQL, o.Job, asked, events.Text(o.Who), events.Text(o.Reason), o.Expected, status).Scan(&run); err != nil {
-		return 0, fmt.Errorf("enter the run: %w", err)
-	}
-	return run, nil
+	// OnceKey makes one run of all that ask with it, "": each is one. Said is what was asked for in the words of whoever asked, so that two
+	// things asked for under one key are told apart.
+	OnceKey, Said string
 }
 
 const runColumns = `r.run, r.job, r.asked, r.who, r.reason, r.status, r.detail, coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts,
-  r.made_at, r.started_at, r.ended_at, r.updated_at, CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END,
-  r.approved_by, r.approval, r.hand`
+  r.made_at, r.started_at, r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at, coalesce(r.once_key, ''),
+  CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END, r.approved_by, r.approval, r.hand`
 
 const (
 	listSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
-WHERE r.run < $1 AND ($2::text IS NULL OR r.job = $2) AND ($3::text IS NULL OR r.status = $3) ORDER BY r.run DESC LIMIT $4`
+WHERE r.run < $1 AND ($2::text IS NULL OR r.job = $2) AND ($3::text IS NULL OR r.status = $3)
+  AND ($4::text IS NULL OR r.schedule = $4) ORDER BY r.run DESC LIMIT $5`
 
 	showSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run WHERE r.run = $1`
 )
@@ -111,6 +100,8 @@ WHERE r.run < $1 AND ($2::text IS NULL OR r.job = $2) AND ($3::text IS NULL OR r
 type Filter struct {
 	Job    string
 	Status Status
+	// Schedule is the name of the schedule that the run is of.
+	Schedule string
 }
 
 // List returns a page of runs, the newest first. Errors: events.ErrInvalid.
@@ -124,7 +115,7 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 	if err := events.ReadCursor(cursor, &below); err != nil {
 		return page, err
 	}
-	rows, err := pool.Query(ctx, listSQL, below, events.Optional(f.Job), events.Optional(string(f.Status)), limit)
+	rows, err := pool.Query(ctx, listSQL, below, events.Optional(f.Job), events.Optional(string(f.Status)), events.Optional(f.Schedule), limit)
 	if err != nil {
 		return page, fmt.Errorf("list runs: %w", err)
 	}
@@ -155,20 +146,22 @@ func Show(ctx context.Context, pool *pgxpool.Pool, run int64) (*Run, error) {
 
 func scan(row pgx.CollectableRow) (Run, error) {
 	var r Run
-	var started, ended *time.Time
+	var started, ended, planned *time.Time
 	err := row.Scan(&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
-		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.HeldBy,
-		&r.ApprovedBy, &r.Approval, &r.Hand)
+		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Hand)
 	if len(r.Hand) == 0 {
 		r.Hand = nil
 	}
-	if started != nil {
-		r.StartedAt.Time = *started
-	}
-	if ended != nil {
-		r.EndedAt.Time = *ended
-	}
+	r.StartedAt, r.EndedAt, r.PlannedAt = instant(started), instant(ended), instant(planned)
 	return r, err
+}
+
+// instant is zero for null.
+func instant(at *time.Time) (i events.Instant) {
+	if at != nil {
+		i.Time = *at
+	}
+	return i
 }
 
 // The changes that a person may make to a run, each from some statuses to another.

@@ -1,0 +1,100 @@
+package runs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// entry is an order as it comes into the ledger.
+type entry struct {
+	Order
+	// schedule and planned are those that the run is of; "" and nil for none.
+	schedule string
+	planned  *time.Time
+	// fault is why the run has failed before it began; "" for one that waits.
+	fault string
+}
+
+// askSQL enters nothing where there is a run of the same key, or of the same planned time.
+const askSQL = `
+INSERT INTO runs (job, asked, who, reason, status, detail, expected, counts, made_at, ended_at, updated_at, schedule, planned_at, once_key, once_said)
+VALUES ($1, $2, $3, $4, CASE WHEN $6::text <> '' THEN 'failed' WHEN $11 THEN 'proposed' ELSE 'waiting' END, $6, nullif($5::bigint, 0), '{}', clock_now(),
+  CASE WHEN $6 <> '' THEN clock_now() END, clock_now(), nullif($7::text, ''), $8::timestamptz, nullif($9::text, ''), CASE WHEN $9 <> '' THEN $10::text END)
+ON CONFLICT DO NOTHING RETURNING run`
+
+// querier is a pool or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// enter returns the new run's number, 0 where there is one already.
+func (e *entry) enter(ctx context.Context, db querier) (run int64, err error) {
+	asked, err := json.Marshal(e.Asked)
+	if err != nil {
+		return 0, err
+	}
+	err = db.QueryRow(ctx, askSQL, e.Job, asked, events.Text(e.Who), events.Text(e.Reason), e.Expected, events.Text(e.fault), e.schedule, e.planned, e.OnceKey,
+		events.Text(e.Said), e.Propose).Scan(&run)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("enter the run: %w", err)
+	}
+	return run, nil
+}
+
+// Ask enters a run into the ledger; the next process that has a hand free carries it out, once it is approved where that is needed. It returns the run's number, under a key that was
+// used before that of the first. Errors: as of AskOnce.
+func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
+	run, _, err = AskOnce(ctx, pool, o)
+	return run, err
+}
+
+// AskOnce is Ask, and says whether the run is new: where the order's key was used before, it is the run of the first that asked, however it
+// stands. Errors: events.ErrInvalid for a key that was used for something else, or is none.
+func AskOnce(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, fresh bool, err error) {
+	if err := checkKey(o.OnceKey); err != nil {
+		return 0, false, err
+	}
+	for {
+		if run, err = (&entry{Order: o}).enter(ctx, pool); err != nil || run != 0 {
+			return run, run != 0, err
+		}
+		if run, err = o.earlier(ctx, pool); err != nil || run != 0 {
+			return run, false, err
+		} // else it was forgotten in between
+	}
+}
+
+// maxKey bounds a key, in bytes.
+const maxKey = 200
+
+func checkKey(key string) error {
+	if len(key) > maxKey || events.Text(key) != key {
+		return fmt.Errorf("%w: the once key is longer than %d bytes, or no text", events.ErrInvalid, maxKey)
+	}
+	return nil
+}
+
+const earlierSQL = `SELECT run, job, once_said FROM runs WHERE once_key = $1`
+
+// earlier is the run that the order's key was used for; 0 for none.
+func (o *Order) earlier(ctx context.Context, db querier) (run int64, err error) {
+	var job, said string
+	err = db.QueryRow(ctx, earlierSQL, o.OnceKey).Scan(&run, &job, &said)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("look for a run by its key: %w", err)
+	case job != o.Job || said != events.Text(o.Said):
+		return 0, fmt.Errorf("%w: the once key %q was used for run %d, which asked for something else (%s %s): give another key", events.ErrInvalid, o.OnceKey, run, job, said)
+	}
+	return run, nil
+}
