@@ -34,6 +34,7 @@ CREATE UNIQUE INDEX runs_planned ON runs (schedule, planned_at) WHERE planned_at
 CREATE UNIQUE INDEX runs_once ON runs (once_key) WHERE once_key IS NOT NULL;
 CREATE INDEX runs_scheduled ON runs (schedule, run) WHERE schedule IS NOT NULL;
 CREATE INDEX runs_scheduled_open ON runs (schedule) WHERE schedule IS NOT NULL AND ended_at IS NULL;
+CREATE INDEX runs_unended ON runs (job, status) WHERE ended_at IS NULL;
 CREATE INDEX runs_untold ON runs (run) WHERE ended_at IS NOT NULL AND told_at IS NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX outcomes_of_runs ON outcomes (run) WHERE run > 0;

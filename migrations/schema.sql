@@ -478,6 +478,12 @@ CREATE TABLE postern.runs (
     approved_by text DEFAULT ''::text NOT NULL,
     approval text DEFAULT ''::text NOT NULL,
     hand bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    schedule text,
+    planned_at timestamp with time zone,
+    once_key text,
+    once_said text,
+    told_at timestamp with time zone,
+    tell_after timestamp with time zone,
     CONSTRAINT runs_check CHECK (((ended_at IS NOT NULL) = (status = ANY (ARRAY['done'::text, 'failed'::text, 'cancelled'::text])))),
     CONSTRAINT runs_status_check CHECK ((status = ANY (ARRAY['proposed'::text, 'waiting'::text, 'running'::text, 'paused'::text, 'done'::text, 'failed'::text, 'cancelled'::text])))
 )
@@ -497,6 +503,14 @@ COMMENT ON COLUMN postern.runs.approval IS 'why it was let begin';
 
 COMMENT ON COLUMN postern.runs.hand IS 'events that were chosen and are not counted yet, for a job that would not choose them again';
 
+COMMENT ON COLUMN postern.runs.planned_at IS 'the planned time that the run is of; null where somebody asked';
+
+COMMENT ON COLUMN postern.runs.once_key IS 'the key of whoever asked: what asks with it again gets this run';
+
+COMMENT ON COLUMN postern.runs.once_said IS 'what was asked for under the key, in the words of whoever asked';
+
+COMMENT ON COLUMN postern.runs.told_at IS 'when the end of the run was published; null until then';
+
 ALTER TABLE postern.runs ALTER COLUMN run ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.runs_run_seq
     START WITH 1
@@ -505,6 +519,33 @@ ALTER TABLE postern.runs ALTER COLUMN run ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+CREATE TABLE postern.schedules (
+    name text NOT NULL,
+    job text NOT NULL,
+    cron text NOT NULL,
+    time_zone text NOT NULL,
+    overlap text NOT NULL,
+    missed text NOT NULL,
+    parameters jsonb NOT NULL,
+    planned_at timestamp with time zone NOT NULL,
+    skipped bigint NOT NULL,
+    skipped_at timestamp with time zone,
+    skipped_why text NOT NULL,
+    succeeded_at timestamp with time zone,
+    paused_at timestamp with time zone,
+    paused_by text NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    CONSTRAINT schedules_missed_check CHECK ((missed = ANY (ARRAY['run'::text, 'skip'::text]))),
+    CONSTRAINT schedules_overlap_check CHECK ((overlap = ANY (ARRAY['skip'::text, 'queue'::text])))
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.schedules OWNER TO postern_maintenance;
+
+COMMENT ON COLUMN postern.schedules.planned_at IS 'everything planned up to then was decided: entered as a run, or skipped';
+
+COMMENT ON COLUMN postern.schedules.seen_at IS 'when a process last said that its configuration has this schedule';
 
 CREATE TABLE postern.schema_migrations (
     id integer NOT NULL,
@@ -613,6 +654,9 @@ ALTER TABLE ONLY postern.retired
 ALTER TABLE ONLY postern.runs
     ADD CONSTRAINT runs_pkey PRIMARY KEY (run);
 
+ALTER TABLE ONLY postern.schedules
+    ADD CONSTRAINT schedules_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY postern.schema_migrations
     ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (id);
 
@@ -633,15 +677,31 @@ CREATE INDEX outcomes_dead ON postern.outcomes USING btree (event_id) WHERE (sta
 
 CREATE INDEX outcomes_due ON postern.outcomes USING btree (due) WHERE ((status = 'failed'::text) AND (run = 0));
 
+CREATE INDEX outcomes_of_runs ON postern.outcomes USING btree (run) WHERE (run > 0);
+
 CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id) WHERE (status = ANY (ARRAY['failed'::text, 'dead'::text]));
 
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
+
+CREATE INDEX runs_ended ON postern.runs USING btree (ended_at) WHERE (ended_at IS NOT NULL);
+
+CREATE UNIQUE INDEX runs_once ON postern.runs USING btree (once_key) WHERE (once_key IS NOT NULL);
 
 CREATE UNIQUE INDEX runs_one_rebuild ON postern.runs USING btree (((asked ->> 'source'::text))) WHERE ((job = 'rebuild'::text) AND (ended_at IS NULL));
 
 CREATE UNIQUE INDEX runs_one_retention ON postern.runs USING btree (job) WHERE ((job = 'retention'::text) AND (ended_at IS NULL));
 
 CREATE INDEX runs_open ON postern.runs USING btree (run) WHERE (status = ANY (ARRAY['waiting'::text, 'running'::text]));
+
+CREATE UNIQUE INDEX runs_planned ON postern.runs USING btree (schedule, planned_at) WHERE (planned_at IS NOT NULL);
+
+CREATE INDEX runs_scheduled ON postern.runs USING btree (schedule, run) WHERE (schedule IS NOT NULL);
+
+CREATE INDEX runs_scheduled_open ON postern.runs USING btree (schedule) WHERE ((schedule IS NOT NULL) AND (ended_at IS NULL));
+
+CREATE INDEX runs_unended ON postern.runs USING btree (job, status) WHERE (ended_at IS NULL);
+
+CREATE INDEX runs_untold ON postern.runs USING btree (run) WHERE ((ended_at IS NOT NULL) AND (told_at IS NULL));
 
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR EACH ROW EXECUTE FUNCTION postern.refuse_change();
 
@@ -716,6 +776,9 @@ GRANT SELECT ON TABLE postern.retired TO postern_gateway;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_processor;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_operator;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.schedules TO postern_processor;
+GRANT SELECT,UPDATE ON TABLE postern.schedules TO postern_operator;
 
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_operator;
 GRANT SELECT ON TABLE postern.schema_migrations TO postern_gateway;

@@ -14,7 +14,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/replay"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // replaying are the flags of `postern replay`.
@@ -45,7 +44,8 @@ which outcome. It reads the events as --config FILE says (for a dev instance as 
 		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'objects were deleted by hand'
   postern replay --object-type order --object 820982911946154508
   postern replay --source shop --since 1d --dry-run --config postern.yaml
-  postern replay --status dead --rate 50 --yes`,
+  postern replay --status dead --rate 50 --yes
+  postern replay --source shopify --since 25h --yes --once-key "nightly $(date +%F)"   # in a crontab: twice is once`,
 		Args: wantArgs(),
 	}
 	filterFlags(cmd, admin.ReplayParams)
@@ -94,18 +94,8 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	if ok, err := confirm(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Replay(ctx, pool, order, operator(), values.Get("reason"), p.Events)
-	if err != nil {
-		return err
-	}
-	if r.noWait || order.Mode == replay.Force {
-		found, err := runs.Show(ctx, pool, run)
-		if err != nil {
-			return err
-		}
-		return printRun(out, c, found)
-	}
-	return watchRun(ctx, out, c, pool, run)
+	run, err := admin.Replay(ctx, pool, order, operator(), values, p.Events)
+	return wait(cmd, c, pool, run, err, r.noWait || order.Mode == replay.Force)
 }
 
 // confirm asks a person. Where nobody can be asked, --yes must say it.

@@ -32,6 +32,8 @@ func newRunsCommand(c *cli) *cobra.Command {
 			{"RUN", func(r runs.Run) string { return strconv.FormatInt(r.Run, 10) }},
 			{"JOB", func(r runs.Run) string { return r.Job }},
 			{"STATUS", func(r runs.Run) string { return string(r.Status) }},
+			{"SCHEDULE", func(r runs.Run) string { return r.Schedule }},
+			{"PLANNED", func(r runs.Run) string { return r.PlannedAt.String() }},
 			{"EVENTS", func(r runs.Run) string { return strconv.FormatInt(r.Counts[replay.Processed], 10) }},
 			{"MADE", func(r runs.Run) string { return r.MadeAt.String() }},
 			{"ENDED", func(r runs.Run) string { return r.EndedAt.String() }},
@@ -119,6 +121,20 @@ func newRunsApproveCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
+// wait shows a run that was asked for, to its end if nobody minds.
+func wait(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.Asked, err error, noWait bool) error {
+	if err != nil {
+		return err
+	}
+	if run.Earlier && c.output != "json" {
+		fmt.Fprintf(cmd.OutOrStdout(), "Run %d was asked for with this key before; no other is made.\n", run.Run.Run)
+	}
+	if noWait {
+		return printRun(cmd.OutOrStdout(), c, run.Run)
+	}
+	return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run.Run.Run)
+}
+
 func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	if c.output == "json" {
 		return printJSON(out, r)
@@ -127,8 +143,9 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	if r.Bound > 0 {
 		place = fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
 	}
-	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked),
-		"who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy, "because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
+	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
+		"status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked), "who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy,
+		"because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
 		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), "log read up to", place, "events", inWords(r.Job, r.Counts))
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -90,6 +91,9 @@ once. Nothing is connected to. With --dev it is checked as postern dev does: dem
 				load = config.LoadDev
 			}
 			cfg, err := load(args[0])
+			if err == nil {
+				err = app.CheckSchedules(cfg)
+			}
 			if err != nil {
 				fmt.Fprintln(cmd.ErrOrStderr(), plainLines(err.Error())) // a line for each problem
 				return errReported

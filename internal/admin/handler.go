@@ -79,6 +79,7 @@ func New(o Options) http.Handler {
 	}))
 	api.GET("/retention", list(h, h.retention))
 	h.runRoutes(api)
+	h.scheduleRoutes(api)
 	return e
 }
 

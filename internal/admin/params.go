@@ -36,7 +36,8 @@ var (
 
 // query reads parameters; the first that cannot be used is kept in err.
 type query struct {
-	ctx    context.Context
+	ctx context.Context
+	// pool is nil where parameters are only checked: what they name is not looked for.
 	pool   *pgxpool.Pool
 	values url.Values
 	now    time.Time
@@ -162,7 +163,7 @@ func duration(text string) (time.Duration, error) {
 // source is the number of the named source, 0 where the parameter is absent.
 func (q *query) source() int32 {
 	name := q.text("source")
-	if name == "" || q.err != nil {
+	if name == "" || q.err != nil || q.pool == nil {
 		return 0
 	}
 	known, err := sources(q.ctx, q.pool)

@@ -92,7 +92,7 @@ func (q *query) events() events.Filter {
 
 // objects are the hashes of the objects of a type and id, in the given source and account or in all; nil where either is not given.
 func (q *query) objects(source int32, account *string, objectType, id string) []int64 {
-	if objectType == "" || id == "" || q.err != nil {
+	if objectType == "" || id == "" || q.err != nil || q.pool == nil {
 		return nil
 	}
 	known, err := sources(q.ctx, q.pool)

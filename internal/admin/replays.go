@@ -23,23 +23,23 @@ var StoredParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Pa
 	Param{"ids", "our ids of events, separated by commas"})
 
 // ReplayParams choose what to replay and how.
-var ReplayParams = append(slices.Clip(StoredParams),
-	Param{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
-	Param{"mode", "what happens again outside of the mirror: state (nothing, the default), missing (effects that have no ledger entry), force (all effects; a person must approve the run). There are no effects yet, so all do the same now"},
-	Param{"reason", "why; kept in the ledger of runs"})
+var ReplayParams = slices.Concat(StoredParams, []Param{
+	{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
+	{"mode", "what happens again outside of the mirror: state (nothing, the default), missing (effects that have no ledger entry), force (all effects; a person must approve the run). There are no effects yet, so all do the same now"},
+}, onceParams)
 
 // jobs are what runs are made for.
 var jobs = []string{replay.Job, replay.RetryJob, rebuild.Job, retention.Job}
 
 // RunParams choose runs.
-var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, limitParam, cursorParam}
+var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, {"schedule", "name of the schedule that the run is of"}, limitParam, cursorParam}
 
 // PlanReplay reads ReplayParams. Errors: events.ErrInvalid.
 func PlanReplay(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*replay.Order, error) {
 	q := newQuery(ctx, pool, values, ReplayParams)
 	o := &replay.Order{Filter: q.chosen(), Words: map[string]string{}}
 	for name := range maps.Keys(values) {
-		if name != "rate" && name != "reason" && name != "mode" {
+		if name != "rate" && name != "mode" && !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
 			o.Words[name] = values.Get(name)
 		}
 	}
@@ -96,16 +96,28 @@ func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exa
 	return events.Estimate(ctx, pool, &o.Filter)
 }
 
-// Replay enters a replay into the ledger; a running processor carries it out, with replay.Force once it is approved. It returns the run's number.
-func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who, reason string, expected int64) (run int64, err error) {
-	return runs.Ask(ctx, pool, runs.Order{Job: replay.Job, Asked: o, Who: who, Reason: reason, Expected: expected, Propose: o.Mode == replay.Force})
+// Replay enters a replay, which PlanReplay made of the values, into the ledger; a running processor carries it out, with replay.Force once it is
+// approved. Errors: events.ErrInvalid.
+func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who string, values url.Values, expected int64) (*Asked, error) {
+	order := replayed(o)
+	order.Who, order.Expected = who, expected
+	if o.Publish { // a flag of its own
+		values = maps.Clone(values)
+		values.Set("publish", "true")
+	}
+	return ask(ctx, pool, order, values)
+}
+
+// replayed is a replay as the ledger has it.
+func replayed(o *replay.Order) runs.Order {
+	return runs.Order{Job: replay.Job, Asked: o, Propose: o.Mode == replay.Force}
 }
 
 // Runs lists runs by RunParams. Errors: events.ErrInvalid.
 func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Run], error) {
 	q := newQuery(ctx, pool, values, RunParams)
 	f := runs.Filter{Job: q.oneOf("job", jobs...), Status: runs.Status(q.oneOf("status", string(runs.Proposed), string(runs.Waiting), string(runs.Running), string(runs.Paused),
-		string(runs.Done), string(runs.Failed), string(runs.Cancelled)))}
+		string(runs.Done), string(runs.Failed), string(runs.Cancelled))), Schedule: q.text("schedule")}
 	limit := q.limit()
 	if q.err != nil {
 		return events.Page[runs.Run]{}, q.err

@@ -113,11 +113,7 @@ func (h *handler) replay(ctx context.Context, c echo.Context, query url.Values) 
 	if err != nil || preview {
 		return expected, err
 	}
-	run, err := Replay(ctx, h.Pool, order, by(c), values.Get("reason"), expected.Events)
-	if err != nil {
-		return nil, err
-	}
-	return runs.Show(ctx, h.Pool, run)
+	return Replay(ctx, h.Pool, order, by(c), values, expected.Events)
 }
 
 // flag takes a member that is true or false out of what was asked.

@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
@@ -56,6 +57,7 @@ type App struct {
 	gateway   *ingest.Server
 	processor *processor.Processor
 	registrar *pgxpool.Pool
+	planner   *runs.Planner
 	reloaded  func(*config.Config)
 	// inUse is the configuration whose sources are in use.
 	inUse atomic.Pointer[config.Config]
@@ -85,6 +87,9 @@ func New(ctx context.Context, o Options) (_ *App, err error) {
 // build is the whole wiring in order; what is deferred first is stopped last.
 func (a *App) build(ctx context.Context) error {
 	tuneMemory(ctx, a.Config, os.Getenv)
+	if err := CheckSchedules(a.Config); err != nil {
+		return err
+	}
 	tuning := newTuning(a.Config)
 	if a.Tune != nil {
 		a.Tune(&tuning)

@@ -55,7 +55,13 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
-	a.addRuns(pool, keeper, p, t)
+	if err := a.addRuns(ctx, pool, conn, t, a.jobs(pool, keeper, p)); err != nil {
+		return err
+	}
+	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, pool, tidyEvery, a.Logger) })
+	a.loop("retention", func(ctx context.Context) error {
+		return retention.Daily(ctx, pool, retentionPolicy(a.Config), t.RetentionEvery, a.Logger)
+	})
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
@@ -65,17 +71,12 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	return nil
 }
 
-// addRuns wires the jobs over the log.
-func (a *App) addRuns(pool, keeper *pgxpool.Pool, p *processor.Processor, t Tuning) {
+// jobs are the jobs over the log, by name.
+func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[string]runs.Carry {
 	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
 	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
 	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
-	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger,
-		Jobs: map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry}}).Run)
-	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, pool, tidyEvery, a.Logger) })
-	a.loop("retention", func(ctx context.Context) error {
-		return retention.Daily(ctx, pool, retentionPolicy(a.Config), t.RetentionEvery, a.Logger)
-	})
+	return map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry}
 }
 
 // tidyEvery is how often a processor looks for what ended rebuilds have staged.

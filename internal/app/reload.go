@@ -26,7 +26,7 @@ const (
 	registerWithin = 10 * time.Second
 )
 
-// reloader gives a running process the sources of a changed configuration, and nothing else of it.
+// reloader gives a running process the sources and schedules of a changed configuration, and nothing else of it.
 type reloader struct {
 	*App
 	loader  *config.Loader
@@ -101,6 +101,9 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if len(cfg.Sources) == 0 && len(r.current.Sources) > 0 {
 		return errNoSources
 	}
+	if err := CheckSchedules(cfg); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, registerWithin, fmt.Errorf("number the sources: %w: no answer within %s", events.ErrUnavailable, registerWithin))
 	defer cancel()
 	known, err := register(ctx, r.registrar, cfg)
@@ -110,13 +113,16 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if r.processor != nil {
 		r.processor.Replace(processorSources(cfg, known))
 	}
+	if r.planner != nil {
+		r.planner.Replace(schedules(cfg))
+	}
 	if r.gateway != nil {
 		r.gateway.Replace(gatewaySources(cfg, known))
 	}
 	if names := r.loader.NeedRestart(cfg); len(names) > 0 {
 		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
 	}
-	r.Logger.Info("configuration reloaded", append([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg)...)...)
+	r.Logger.Info("configuration reloaded", append([]any{"sources", len(cfg.Sources), "schedules", len(cfg.Schedules)}, differences(r.current, cfg)...)...)
 	r.current = cfg
 	r.inUse.Store(cfg)
 	if r.reloaded != nil {

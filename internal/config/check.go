@@ -29,7 +29,7 @@ func check(c *Config, p purpose) error {
 	checked := c
 	if !p.secrets {
 		without := *c
-		without.Sources = nil
+		without.Sources, without.Schedules = nil, nil
 		checked = &without
 	}
 	err := newValidator().Struct(checked)
@@ -41,7 +41,7 @@ func check(c *Config, p purpose) error {
 	} else if err != nil {
 		bad = append(bad, err)
 	}
-	bad = append(bad, sharedVariables(checked.Sources), checkBodies(checked), checkRetention(c.Retention))
+	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules), checkBodies(checked), checkSchedules(checked), checkRetention(c.Retention))
 	return errors.Join(bad...)
 }
 
@@ -117,11 +117,12 @@ func newValidator() *validator.Validate {
 	v := validator.New(validator.WithRequiredStructEnabled())
 	v.RegisterTagNameFunc(yamlName)
 	rules := map[string]func(string) bool{
-		"hostport":    func(s string) bool { return splitHostPort(s) == nil },
-		"loopback":    func(s string) bool { return CheckLoopback(s) == nil },
-		"source_name": sourceName.MatchString,
-		"public_url":  func(s string) bool { return checkPublicURL(s) == nil },
-		"provider":    func(s string) bool { _, ok := all.Named(s); return ok },
+		"hostport":      func(s string) bool { return splitHostPort(s) == nil },
+		"loopback":      func(s string) bool { return CheckLoopback(s) == nil },
+		"source_name":   sourceName.MatchString,
+		"schedule_name": sourceName.MatchString,
+		"public_url":    func(s string) bool { return checkPublicURL(s) == nil },
+		"provider":      func(s string) bool { _, ok := all.Named(s); return ok },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, func(f validator.FieldLevel) bool { return rule(f.Field().String()) }); err != nil {
@@ -177,7 +178,8 @@ func dotted(namespace string) string {
 func explain(f validator.FieldError) string {
 	switch f.Tag() {
 	case "required":
-		return "is not set" + map[string]string{"provider": ": name one of " + providerNames(), "secrets": ": a source needs at least one"}[f.Field()]
+		return "is not set" + map[string]string{"provider": ": name one of " + providerNames(), "secrets": ": a source needs at least one",
+			"job": ": name what is to be done, e.g. replay", "cron": ": say when, e.g. 30 3 * * * for half past three each day"}[f.Field()]
 	case "required_with":
 		return "is not set: cert and key go together"
 	case "gte":
@@ -200,6 +202,8 @@ func explain(f validator.FieldError) string {
 		return checkPublicURL(fmt.Sprint(f.Value())).Error()
 	case "source_name":
 		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
+	case "schedule_name":
+		return fmt.Sprintf("schedule name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
 	case "provider":
 		return fmt.Sprintf("provider %q is not known: name one of %s", f.Value(), providerNames())
 	}

@@ -27,7 +27,13 @@ type Config struct {
 	// lower case, digits, - and _, at most 63 characters, and names the source for good: a renamed source is a new one.
 	Sources map[string]*Source `yaml:"sources" validate:"dive,keys,source_name,endkeys,required"`
 
+	// Schedules are jobs that processors ask for by a clock, by name: lower case, digits, - and _, at most 63 characters. Each planned time
+	// is one run, however many processes plan it.
+	Schedules map[string]*Schedule `yaml:"schedules" validate:"dive,keys,schedule_name,endkeys,required"`
+
 	files *files
+	// places is where settings were made.
+	places *places
 }
 
 // Database is where events and the mirror are kept: PostgreSQL 15 or newer.

@@ -19,6 +19,13 @@ func (c *Config) Complete() {
 	if c.Rejections.MaxBody == 0 {
 		c.Rejections.MaxBody = c.Ingest.MaxBodyBytes
 	}
+	for name, s := range c.Schedules {
+		if s == nil {
+			s = &Schedule{}
+			c.Schedules[name] = s
+		}
+		fillDefaults(reflect.ValueOf(s).Elem())
+	}
 	for name, src := range c.Sources {
 		if src == nil {
 			src = &Source{}

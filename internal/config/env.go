@@ -32,8 +32,8 @@ func (o *overrides) apply(v reflect.Value, path []string) {
 				o.apply(v.Field(i), append(slices.Clone(path), name))
 			}
 		}
-	case v.Kind() == reflect.Map:
-		o.applySources(v, path)
+	case v.Kind() == reflect.Map && v.Type().Elem().Kind() == reflect.Pointer:
+		o.applyNamed(v, path)
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
 		o.applyList(v, path)
 	default:
@@ -54,8 +54,8 @@ func (o *overrides) applyScalar(v reflect.Value, path []string) {
 	o.set[strings.Join(path, ".")] = name
 }
 
-// applySources takes the sources of the file and those that the map's own variable (POSTERN_SOURCES=a,b) adds.
-func (o *overrides) applySources(v reflect.Value, path []string) {
+// applyNamed takes the sources or schedules of the file and those that the map's own variable (POSTERN_SOURCES=a,b) adds.
+func (o *overrides) applyNamed(v reflect.Value, path []string) {
 	own := EnvName(path...)
 	if v.IsNil() {
 		v.Set(reflect.MakeMap(v.Type()))
@@ -93,15 +93,15 @@ func (o *overrides) applyList(v reflect.Value, path []string) {
 	}
 }
 
-// sharedVariables finds sources whose names differ only in - and _, so that one variable would set both.
-func sharedVariables(sources map[string]*Source) error {
+// sharedVariables finds sources, or schedules, whose names differ only in - and _, so that one variable would set both.
+func sharedVariables[V any](group string, named map[string]V) error {
 	seen := map[string]string{}
 	var bad []error
-	for _, name := range sortedKeys(sources) {
-		variable := EnvName("sources", name)
+	for _, name := range sortedKeys(named) {
+		variable := EnvName(group, name)
 		if other, ok := seen[variable]; ok {
-			bad = append(bad, &Problem{Path: "sources." + name,
-				Msg: fmt.Sprintf("shares its variables (%s_...) with source %q: choose names that differ in more than - and _", variable, other)})
+			bad = append(bad, &Problem{Path: group + "." + name,
+				Msg: fmt.Sprintf("shares its variables (%s_...) with %q: choose names that differ in more than - and _", variable, other)})
 		}
 		seen[variable] = name
 	}

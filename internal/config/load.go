@@ -135,6 +135,7 @@ func parse(name string, b []byte, env func(string) string, p purpose) (*Config, 
 	if err := found.err(); err != nil {
 		return nil, err
 	}
+	c.places = &found.places
 	return c, nil
 }
 

@@ -92,7 +92,7 @@ func (l *Loader) Changed() bool {
 	return settled
 }
 
-// NeedRestart names the settings in which c differs from what the process started with, besides the sources. A source's own
+// NeedRestart names the settings in which c differs from what the process started with, besides the sources and schedules. A source's own
 // limit may come from ingest.max_body_bytes, so that is not one of them.
 func (l *Loader) NeedRestart(c *Config) []string {
 	l.mu.Lock()
@@ -105,7 +105,7 @@ func (l *Loader) NeedRestart(c *Config) []string {
 func differing(a, b reflect.Value, path []string, names *[]string) {
 	for i := range a.NumField() {
 		name := yamlName(a.Type().Field(i))
-		if name == "" || len(path) == 0 && name == "sources" {
+		if name == "" || len(path) == 0 && (name == "sources" || name == "schedules") {
 			continue
 		}
 		at := append(slices.Clone(path), name)

@@ -75,9 +75,25 @@ func setScalar(v reflect.Value, text string) error {
 		v.SetBool(text == "true")
 	case reflect.Slice:
 		v.Set(reflect.ValueOf(splitList(text)))
+	case reflect.Map:
+		return setPairs(v, text)
 	default:
 		return fmt.Errorf("settings of kind %s cannot be given as text", v.Kind())
 	}
+	return nil
+}
+
+// setPairs reads source=shop,rate=5.
+func setPairs(v reflect.Value, text string) error {
+	pairs := map[string]string{}
+	for _, pair := range splitList(text) {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return fmt.Errorf("%q is no name=value: write e.g. source=shop,rate=5", pair)
+		}
+		pairs[name] = value
+	}
+	v.Set(reflect.ValueOf(pairs))
 	return nil
 }
 

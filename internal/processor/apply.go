@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -45,6 +46,8 @@ type Target struct {
 	Guard func(context.Context, pgx.Tx) error
 	// Wrote is told which objects a committed transaction has written, by several goroutines; nil: nobody is.
 	Wrote func([]*versioning.Object)
+	// Log names the run in what is logged; nil: nobody carries out a run, and the processor's own logger is used.
+	Log *slog.Logger
 }
 
 // passes says whether an event that was read is none of the target's.
@@ -66,8 +69,11 @@ func (to *Target) guard(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// log is the target's logger.
+func (p *Processor) log(to Target) *slog.Logger { return cmp.Or(to.Log, p.Logger) }
+
 func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) error {
-	items, err := p.items(ctx, batch)
+	items, err := p.items(ctx, p.log(to), batch)
 	if err != nil {
 		return err
 	}
@@ -78,7 +84,7 @@ func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) 
 }
 
 // items are the events of a batch, each once, as their providers read them.
-func (p *Processor) items(ctx context.Context, batch []stream.Event) ([]*item, error) {
+func (p *Processor) items(ctx context.Context, log *slog.Logger, batch []stream.Event) ([]*item, error) {
 	if err := p.fetchBodies(ctx, batch); err != nil {
 		return nil, err
 	}
@@ -90,7 +96,7 @@ func (p *Processor) items(ctx context.Context, batch []stream.Event) ([]*item, e
 	for i := range batch {
 		if !seen[batch[i].ID] { // a copy that arrives while the first is still in hand
 			seen[batch[i].ID] = true
-			items = append(items, p.read(&batch[i]))
+			items = append(items, p.read(log, &batch[i]))
 		}
 	}
 	return items, nil
@@ -119,7 +125,7 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 	case len(items) == 1:
 		it := *items[0]
 		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
-		p.Logger.Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
+		p.log(to).Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
 		return p.commit(ctx, to, []*item{&it})
 	}
 	for _, half := range [][]*item{items[:len(items)/2], items[len(items)/2:]} {

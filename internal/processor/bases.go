@@ -109,7 +109,7 @@ func (p *Processor) foldLane(ctx context.Context, evs []stream.Event) error {
 		}
 		items := make([]*item, 0, n)
 		for i := range batch {
-			it := p.read(&batch[i])
+			it := p.read(p.Logger, &batch[i])
 			if it.outcome != nil && it.outcome.status == versioning.Failed {
 				return &UnfoldedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
 			}

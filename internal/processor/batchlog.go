@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -16,10 +17,11 @@ func (p *Processor) logBatch(b *committed, counts map[versioning.Status]int, old
 		level = slog.LevelDebug
 	}
 	ctx := context.Background()
-	if !p.Logger.Enabled(ctx, level) {
+	log := p.log(b.Target)
+	if !log.Enabled(ctx, level) {
 		return
 	}
-	attrs := []slog.Attr{slog.Int64("run", b.Run), slog.Int("events", len(b.items)), slog.Float64("duration_ms", milliseconds(b.ended.Sub(b.began))),
+	attrs := []slog.Attr{slog.Int("events", len(b.items)), slog.Float64("duration_ms", milliseconds(b.ended.Sub(b.began))),
 		slog.Float64("lag_ms", milliseconds(oldest))}
 	settled := len(b.items)
 	for _, s := range statuses {
@@ -31,7 +33,10 @@ func (p *Processor) logBatch(b *committed, counts map[versioning.Status]int, old
 	if settled > 0 {
 		attrs = append(attrs, slog.Int("settled_before", settled))
 	}
-	p.Logger.LogAttrs(ctx, level, "applied batch", attrs...)
+	if b.Log == nil { // else it names the run itself
+		attrs = slices.Insert(attrs, 0, slog.Int64("run", b.Run))
+	}
+	log.LogAttrs(ctx, level, "applied batch", attrs...)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

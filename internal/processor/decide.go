@@ -3,6 +3,7 @@ package processor
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 
@@ -44,11 +45,11 @@ type outcome struct {
 }
 
 // read asks the event's provider what it says. Everything that can go wrong becomes an outcome of this event alone.
-func (p *Processor) read(ev *stream.Event) (it *item) {
+func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 	it = &item{ev: ev, lock: ev.ID}
 	defer func() {
 		if r := recover(); r != nil {
-			p.Logger.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
+			log.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
 			it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("reading the event panicked: %v", r)}
 		}
 	}()

@@ -205,7 +205,7 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 		return unavailable(err)
 	}
 	if err = p.fetchBodies(ctx, one); err == nil {
-		tried := p.read(&one[0])
+		tried := p.read(p.log(to), &one[0])
 		tried.reserved = n
 		if to.passes(tried) { // the attempt is recorded already, so the outcome must be
 			tried.outcome = &outcome{status: versioning.Ignored, reason: "of another type than this run is about"}
@@ -213,7 +213,7 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 		err = p.applySplit(ctx, to, []*item{tried})
 	}
 	if err != nil {
-		p.giveBack(ctx, to.Run, ev.ID, n)
+		p.giveBack(ctx, to, ev.ID, n)
 	}
 	return err
 }
@@ -255,11 +255,11 @@ const giveBackSQL = `
 UPDATE outcomes SET attempts = attempts - 1, due = clock_now() WHERE event_id = $1 AND run = $2 AND status = 'failed' AND attempts = $3`
 
 // giveBack takes back an attempt that trouble of our own kept from being made. Where that fails too, the attempt is lost.
-func (p *Processor) giveBack(ctx context.Context, run, event int64, n int) {
+func (p *Processor) giveBack(ctx context.Context, to Target, event int64, n int) {
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "give an attempt back", 2*time.Second)
 	defer cancel()
-	if _, err := p.Pool.Exec(ctx, giveBackSQL, event, run, n); err != nil {
-		p.Logger.Warn("attempt not given back", "event", event, "error", err)
+	if _, err := p.Pool.Exec(ctx, giveBackSQL, event, to.Run, n); err != nil {
+		p.log(to).Warn("attempt not given back", "event", event, "error", err)
 	}
 }
 

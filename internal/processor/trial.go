@@ -67,7 +67,7 @@ func (t *Trial) Decide(ctx context.Context, ids []int64) (map[versioning.Status]
 	counts := map[versioning.Status]int64{}
 	for len(evs) > 0 {
 		n := t.p.batch(evs)
-		items, err := t.p.items(ctx, evs[:n])
+		items, err := t.p.items(ctx, t.p.Logger, evs[:n])
 		if err != nil {
 			return nil, err
 		}

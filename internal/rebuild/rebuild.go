@@ -207,7 +207,7 @@ func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, e
 
 // target is where and how events are staged.
 func (w *work) target() processor.Target {
-	return processor.Target{Run: w.hold.Run.Run, Into: versioning.Staged, Type: w.order.Type, Guard: w.hold.Guard, Wrote: w.differing.add}
+	return processor.Target{Run: w.hold.Run.Run, Into: versioning.Staged, Type: w.order.Type, Guard: w.hold.Guard, Wrote: w.differing.add, Log: w.log}
 }
 
 // apply stages events. What fails although it was applied live must not be missing from the mirror: after some tries it ends the run.

@@ -71,7 +71,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := r.freeze(ctx, h); err != nil {
 		return "", err
 	}
-	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, to: processor.Target{Run: h.Run.Run}}
+	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, to: processor.Target{Run: h.Run.Run, Log: log}}
 	w.match = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
 		return events.Match(ctx, pool, &order.Filter, after, bound)
 	}

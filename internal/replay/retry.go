@@ -73,7 +73,7 @@ func (r *Runner) CarryRetry(ctx context.Context, h *runs.Hold, log *slog.Logger)
 		return "", err
 	}
 	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, match: order.Match, choosesOnce: true,
-		to: processor.Target{Run: order.Run, Again: h.Run.Run}}
+		to: processor.Target{Run: order.Run, Again: h.Run.Run, Log: log}}
 	w.do = w.apply
 	return w.walk(ctx)
 }

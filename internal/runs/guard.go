@@ -63,8 +63,13 @@ func (h *Hold) Rest(ctx context.Context) (Status, error) {
 }
 
 const doneSQL = `
-UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING true`
+WITH ended AS (
+  UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now() FROM checkpoints c
+  WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.schedule
+), succeeded AS (
+  UPDATE schedules s SET succeeded_at = clock_now() FROM ended e WHERE s.name = e.schedule
+)
+SELECT true FROM ended`
 
 // Done ends the run in the transaction that does the last of it, so that the one is never without the other. Errors: ErrLost, also where
 // a person has paused or cancelled the run.

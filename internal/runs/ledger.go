@@ -144,11 +144,14 @@ func Show(ctx context.Context, pool *pgxpool.Pool, run int64) (*Run, error) {
 	return &found, nil
 }
 
-func scan(row pgx.CollectableRow) (Run, error) {
+func scan(row pgx.CollectableRow) (Run, error) { return scanWith(row) }
+
+// scanWith reads what follows the run's columns as well.
+func scanWith(row pgx.CollectableRow, more ...any) (Run, error) {
 	var r Run
 	var started, ended, planned *time.Time
-	err := row.Scan(&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
-		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Hand)
+	err := row.Scan(append([]any{&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
+		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Hand}, more...)...)
 	if len(r.Hand) == 0 {
 		r.Hand = nil
 	}

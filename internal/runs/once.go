@@ -23,12 +23,17 @@ type entry struct {
 	fault string
 }
 
-// askSQL enters nothing where there is a run of the same key, or of the same planned time.
-const askSQL = `
+// askSQL enters nothing where there is a run of the same key, and askPlannedSQL where there is one of the same planned time. What a job's own
+// index refuses is an error.
+const (
+	askSQL        = enterSQL + ` ON CONFLICT (once_key) WHERE once_key IS NOT NULL DO NOTHING RETURNING run`
+	askPlannedSQL = enterSQL + ` ON CONFLICT (schedule, planned_at) WHERE planned_at IS NOT NULL DO NOTHING RETURNING run`
+)
+
+const enterSQL = `
 INSERT INTO runs (job, asked, who, reason, status, detail, expected, counts, made_at, ended_at, updated_at, schedule, planned_at, once_key, once_said)
 VALUES ($1, $2, $3, $4, CASE WHEN $6::text <> '' THEN 'failed' WHEN $11 THEN 'proposed' ELSE 'waiting' END, $6, nullif($5::bigint, 0), '{}', clock_now(),
-  CASE WHEN $6 <> '' THEN clock_now() END, clock_now(), nullif($7::text, ''), $8::timestamptz, nullif($9::text, ''), CASE WHEN $9 <> '' THEN $10::text END)
-ON CONFLICT DO NOTHING RETURNING run`
+  CASE WHEN $6 <> '' THEN clock_now() END, clock_now(), nullif($7::text, ''), $8::timestamptz, nullif($9::text, ''), CASE WHEN $9 <> '' THEN $10::text END)`
 
 // querier is a pool or a transaction.
 type querier interface {
@@ -41,7 +46,11 @@ func (e *entry) enter(ctx context.Context, db querier) (run int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = db.QueryRow(ctx, askSQL, e.Job, asked, events.Text(e.Who), events.Text(e.Reason), e.Expected, events.Text(e.fault), e.schedule, e.planned, e.OnceKey,
+	sql := askSQL
+	if e.planned != nil {
+		sql = askPlannedSQL
+	}
+	err = db.QueryRow(ctx, sql, e.Job, asked, events.Text(e.Who), events.Text(e.Reason), e.Expected, events.Text(e.fault), e.schedule, e.planned, e.OnceKey,
 		events.Text(e.Said), e.Propose).Scan(&run)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("enter the run: %w", err)

@@ -200,10 +200,10 @@ func (p *Planner) order(ctx context.Context, s *planned, due time.Time) (*entry,
 	if !ok {
 		return nil, fmt.Errorf("this release does not know job %s; left to other processes", s.Job)
 	}
-	reason := "planned for " + due.UTC().Format(time.RFC3339)
-	e := &entry{Order: Order{Job: s.Job, Who: "schedule " + s.Name, Reason: reason}, schedule: s.Name, planned: &due}
+	e := &entry{schedule: s.Name, planned: &due}
 	var err error
-	e.Asked, err = plan(ctx, p.Pool, s.values())
+	e.Order, err = plan(ctx, p.Pool, s.values())
+	e.Job, e.Who, e.Reason = s.Job, "schedule "+s.Name, "planned for "+due.UTC().Format(time.RFC3339)
 	if errors.Is(err, events.ErrInvalid) || errors.Is(err, events.ErrNotFound) {
 		e.Asked, e.fault, err = s.Parameters, err.Error(), nil
 	}

@@ -57,14 +57,15 @@ func instant(t *testing.T, text string) time.Time {
 }
 
 // jobs has a job that takes the parameter at, and refuses "bad".
-var jobs = map[string]runs.Plan{job: func(_ context.Context, _ *pgxpool.Pool, values url.Values) (any, error) {
+var jobs = map[string]runs.Plan{job: func(_ context.Context, _ *pgxpool.Pool, values url.Values) (o runs.Order, err error) {
 	switch values.Get("at") {
 	case "bad":
-		return nil, fmt.Errorf("%w: at", events.ErrInvalid)
+		return o, fmt.Errorf("%w: at", events.ErrInvalid)
 	case "away":
-		return nil, errors.New("no answer")
+		return o, errors.New("no answer")
 	}
-	return map[string]string{"at": values.Get("at")}, nil
+	o.Asked, o.Propose = map[string]string{"at": values.Get("at")}, values.Get("at") == "asking"
+	return o, nil
 }}
 
 func (b *testBundle) planner(schedules ...runs.Schedule) *runs.Planner {
@@ -321,7 +322,7 @@ func TestChangedSchedules(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	c.set(t, instant(t, "2026-05-20T00:00:00Z"))
-	if all, err := runs.Schedules(t.Context(), c.operator); err != nil || len(all) != 0 {
+	if all, err := runs.Schedules(t.Context(), c.operator, "", 0); err != nil || len(all.Items) != 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
@@ -352,7 +353,7 @@ func TestWhatCannotBePlanned(t *testing.T) {
 	if !strings.Contains(log.String(), `level=ERROR msg="run failed" schedule=bad job=replay`) {
 		t.Error(log.String())
 	}
-	p.Jobs = map[string]runs.Plan{job: func(context.Context, *pgxpool.Pool, url.Values) (any, error) { return 1, nil }}
+	p.Jobs = map[string]runs.Plan{job: func(context.Context, *pgxpool.Pool, url.Values) (runs.Order, error) { return runs.Order{Asked: 1}, nil }}
 	if err := p.Tick(t.Context()); err == nil || c.of(t, "away") == nil {
 		t.Errorf("%v, %v", c.of(t, "away"), err)
 	}

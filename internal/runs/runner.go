@@ -44,7 +44,9 @@ type Options struct {
 	ID       string
 	Settings Settings
 	// Jobs are what this process can carry out, by name.
-	Jobs   map[string]Carry
+	Jobs map[string]Carry
+	// Ended is called after a run was ended, so that it is told soon; nil: nobody hurries.
+	Ended  func()
 	Logger *slog.Logger
 }
 
@@ -103,6 +105,9 @@ func (r *Runner) next(ctx context.Context) (busy bool, err error) {
 		return false, err
 	}
 	log := r.Logger.With("run", hold.Run.Run, "job", hold.Job)
+	if hold.Schedule != "" {
+		log = log.With("schedule", hold.Schedule)
+	}
 	log.Info("run taken", "who", hold.Who, "reason", hold.Reason, "cursor", hold.Cursor)
 	status, err := r.keep(ctx, hold, log)
 	end, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", 2*time.Second)
@@ -113,18 +118,29 @@ func (r *Runner) next(ctx context.Context) (busy bool, err error) {
 		return true, nil
 	case errors.As(err, new(*refusal)):
 		log.Error("run failed", "error", err)
-		return true, hold.End(end, Failed, err.Error())
+		return true, r.end(end, hold, Failed, err.Error())
 	case err != nil: // trouble of our own, or a stop: the run goes on later
 		return true, errors.Join(err, hold.Release(end))
 	case status == Running:
 		log.Info("run done", "counts", hold.Counts)
-		return true, hold.End(end, Done, "")
+		return true, r.end(end, hold, Done, "")
 	case status == Done: // it has been ended with the last of its work
 		log.Info("run done", "counts", hold.Counts)
+		if r.Ended != nil {
+			r.Ended()
+		}
 		return true, hold.Release(end)
 	}
 	log.Info("run stopped", "status", status, "cursor", hold.Cursor, "counts", hold.Counts)
 	return true, hold.Release(end)
+}
+
+func (r *Runner) end(ctx context.Context, h *Hold, status Status, detail string) error {
+	err := h.End(ctx, status, detail)
+	if err == nil && r.Ended != nil {
+		r.Ended()
+	}
+	return err
 }
 
 // keep carries a run out and renews its lease meanwhile. Who has lost it stops.

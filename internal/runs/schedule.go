@@ -82,7 +82,7 @@ const scheduleColumns = `s.name, s.job, s.cron, s.time_zone, s.overlap, s.missed
 FROM schedules s LEFT JOIN LATERAL (SELECT r.run, r.status, r.ended_at FROM runs r WHERE r.schedule = s.name ORDER BY r.run DESC LIMIT 1) l ON true`
 
 const (
-	schedulesSQL    = `SELECT ` + scheduleColumns + ` WHERE s.seen_at > clock_now() - $1::interval ORDER BY s.name LIMIT $2`
+	schedulesSQL    = `SELECT ` + scheduleColumns + ` WHERE s.seen_at > clock_now() - $1::interval AND s.name > $2 ORDER BY s.name LIMIT $3`
 	showScheduleSQL = `SELECT ` + scheduleColumns + ` WHERE s.name = $1`
 )
 
@@ -91,21 +91,30 @@ const (
 	plannedWithin = time.Minute
 	// keptFor is how long a schedule that no configuration has any more is shown.
 	keptFor = 7 * 24 * time.Hour
-	// most bounds the schedules that are shown.
-	most = 10_000
 )
 
-// Schedules lists the schedules by name, but those that have been in no process's configuration for a week.
-func Schedules(ctx context.Context, pool *pgxpool.Pool) ([]Scheduled, error) {
-	rows, err := pool.Query(ctx, schedulesSQL, keptFor, most)
+// Schedules returns a page of schedules by name, without those that have been in no process's configuration for a week. Errors: events.ErrInvalid.
+func Schedules(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[Scheduled], error) {
+	var page events.Page[Scheduled]
+	limit, err := events.PageSize(limit)
 	if err != nil {
-		return nil, fmt.Errorf("list schedules: %w", err)
+		return page, err
 	}
-	found, err := pgx.CollectRows(rows, scanSchedule)
+	var after string
+	if err := events.ReadCursor(cursor, &after); err != nil {
+		return page, err
+	}
+	rows, err := pool.Query(ctx, schedulesSQL, keptFor, after, limit)
 	if err != nil {
-		return nil, fmt.Errorf("list schedules: %w", err)
+		return page, fmt.Errorf("list schedules: %w", err)
 	}
-	return found, nil
+	if page.Items, err = pgx.CollectRows(rows, scanSchedule); err != nil {
+		return page, fmt.Errorf("list schedules: %w", err)
+	}
+	if len(page.Items) == limit {
+		page.Next = events.MakeCursor(page.Items[limit-1].Name)
+	}
+	return page, nil
 }
 
 // ShowSchedule returns one schedule. Errors: events.ErrNotFound.
@@ -162,9 +171,9 @@ func ResumeSchedule(ctx context.Context, pool *pgxpool.Pool, name string) (*Sche
 	return ShowSchedule(ctx, pool, name)
 }
 
-// Plan makes what is asked of a job (Order.Asked) out of parameters. It is called without a pool for a check that connects to nothing. An
-// error that is events.ErrInvalid or events.ErrNotFound is the parameters' fault.
-type Plan func(ctx context.Context, pool *pgxpool.Pool, parameters url.Values) (asked any, err error)
+// Plan makes an order out of parameters, but for who asks and why. It is called without a pool for a check that connects to nothing. An error
+// that is events.ErrInvalid or events.ErrNotFound is the parameters' fault.
+type Plan func(ctx context.Context, pool *pgxpool.Pool, parameters url.Values) (Order, error)
 
 // Fire asks for a schedule's job now, paused or not, as who; its overlap policy holds. It returns the run and whether it is new: with a once
 // key that was used before it is the first one's. Errors: events.ErrNotFound, events.ErrInvalid.
@@ -180,11 +189,12 @@ func Fire(ctx context.Context, pool *pgxpool.Pool, jobs map[string]Plan, name, w
 	if !ok {
 		return 0, false, fmt.Errorf("%w: schedule %s is of job %s, which this release does not know", events.ErrInvalid, name, s.Job)
 	}
-	asked, err := plan(ctx, pool, s.values())
+	order, err := plan(ctx, pool, s.values())
 	if err != nil {
 		return 0, false, fmt.Errorf("plan schedule %s: %w", name, err)
 	}
-	e := &entry{Order: Order{Job: s.Job, Asked: asked, Who: who, Reason: reason, OnceKey: onceKey, Said: "schedule=" + name}, schedule: name}
+	order.Job, order.Who, order.Reason, order.OnceKey, order.Said = s.Job, who, reason, onceKey, "schedule="+name
+	e := &entry{Order: order, schedule: name}
 	err = postgres.InTx(ctx, pool, "run schedule "+name, decideWithin, func(ctx context.Context, tx pgx.Tx) (err error) {
 		run, fresh = 0, false
 		if onceKey != "" {

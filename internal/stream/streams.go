@@ -19,6 +19,8 @@ const (
 	// ReplaysStream has the events that runs publish for the user's own consumers; below the subject come the run's number, source and type.
 	ReplaysStream  = "POSTERN_REPLAYS"
 	ReplaysSubject = "postern.replays"
+	RunsStream     = "POSTERN_RUNS"
+	RunsSubject    = "postern.runs"
 	// ProcessorConsumer is the durable consumer all processors share.
 	ProcessorConsumer = "processor"
 )
@@ -42,6 +44,12 @@ type Limits struct {
 // DefaultLimits are the shipped ones.
 var DefaultLimits = Limits{MaxMessages: 1_000_000, MaxBytes: 2 << 30, MaxAge: 24 * time.Hour, Replicas: 1, AckWait: 30 * time.Second, MaxAckPending: 20_000}
 
+// runsMessages and runsBytes bound the stream of runs, of which there are few.
+const (
+	runsMessages = 100_000
+	runsBytes    = 64 << 20
+)
+
 // Ensure makes the streams and the consumer as they should be, or updates them; harmless to repeat.
 func (c *Conn) Ensure(ctx context.Context, l Limits) error {
 	err := c.make(ctx, EventsStream, EventsSubject, "Postern: stored events, at least once; the log in PostgreSQL is the truth", l)
@@ -64,6 +72,12 @@ func (c *Conn) Ensure(ctx context.Context, l Limits) error {
 // EnsureReplays makes the stream of replays as it should be, or updates it. It is made when the first run publishes: who never has one needs no room for it.
 func (c *Conn) EnsureReplays(ctx context.Context, l Limits) error {
 	return c.make(ctx, ReplaysStream, ReplaysSubject, "Postern: stored events that a run published again, at least once", l)
+}
+
+// EnsureRuns makes the stream of runs, or updates it.
+func (c *Conn) EnsureRuns(ctx context.Context, l Limits) error {
+	l.MaxMessages, l.MaxBytes = min(l.MaxMessages, runsMessages), min(l.MaxBytes, runsBytes)
+	return c.make(ctx, RunsStream, RunsSubject, "Postern: runs that have ended, at least once; the ledger in PostgreSQL is the truth", l)
 }
 
 func (c *Conn) make(ctx context.Context, name, subject, about string, l Limits) error {

@@ -20,12 +20,12 @@ One YAML file, strict: a key that is not listed here is an error, and so is the 
 commented one to start from, ` + "`postern config check FILE`" + ` says whether it can be used and points at every line that cannot.
 
 - Every setting is also a variable, which wins over the file: ` + "`database.url`" + ` is ` + "`POSTERN_DATABASE_URL`" + `. Lists of words are
-  separated by commas. ` + "`POSTERN_SOURCES=a,b`" + ` adds sources the file does not have; members of a list are counted from 0:
+  separated by commas, and so are parameters: ` + "`source=shop,rate=5`" + `. ` + "`POSTERN_SOURCES=a,b`" + ` adds sources the file does not have; members of a list are counted from 0:
   ` + "`POSTERN_SOURCES_A_SECRETS_0_ENV`" + `; - in a source's name becomes _.
 - ` + "`${NAME}`" + ` in a value is replaced by that variable, which must be set; ` + "`$${NAME}`" + ` stands for the text itself.
 - Times are written like ` + "`500ms`, `5s`, `10m`, `24h`" + `; sizes like ` + "`65536`, `64KiB`, `4MiB`, `2GiB`" + `. Paths are relative to the
   folder the process was started in.
-- ` + "`sources`" + `, with their secrets, are read again while a daemon runs: when this file or a secret's file has changed (looked at
+- ` + "`sources`" + `, with their secrets, and ` + "`schedules`" + ` are read again while a daemon runs: when this file or a secret's file has changed (looked at
   every 2 s, and taken once it has stayed the same for 2 s more; a link that is pointed elsewhere counts), and at a SIGHUP. New ones
   are open at once, removed ones answer 404. A file that cannot be used changes nothing and is logged. All other settings need a
   restart; the log names those that were changed.
@@ -59,8 +59,8 @@ func render(paths ...string) ([]byte, error) {
 	for _, s := range sections["Config"].settings {
 		fmt.Fprintf(&out, "\n## %s\n\n%s\n", s.name, s.doc)
 		prefix := s.name
-		if s.name == "sources" {
-			prefix = "sources.NAME"
+		if s.name == "sources" || s.name == "schedules" {
+			prefix += ".NAME"
 		}
 		out.WriteString("\n| setting | default | what it is |\n| --- | --- | --- |\n")
 		writeRows(&out, sections, prefix, s.inner)

@@ -1,0 +1,148 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// Jobs are those that a schedule may ask for, and how each reads its parameters. Without a pool they are read as far as no database is needed.
+var Jobs = map[string]runs.Plan{
+	replay.Job: planned(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+		publish, err := flag(values, "publish")
+		if err != nil {
+			return runs.Order{}, err
+		}
+		o, err := PlanReplay(ctx, pool, values)
+		if err != nil {
+			return runs.Order{}, err
+		}
+		o.Publish = publish
+		return replayed(o), nil
+	}),
+}
+
+// planned refuses what means nothing in a schedule, which gives reasons and keys itself.
+func planned(plan runs.Plan) runs.Plan {
+	return func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+		for _, p := range onceParams {
+			if values.Has(p.Name) {
+				return runs.Order{}, fmt.Errorf("%w: %s means nothing in a schedule: leave it out", events.ErrInvalid, p.Name)
+			}
+		}
+		return plan(ctx, pool, values)
+	}
+}
+
+// onceParams are those of every order: they say nothing of what is asked for.
+var onceParams = []Param{
+	{"reason", "why; kept in the ledger of runs"},
+	{"once_key", "a name of yours for this occasion (the planned time, the build): whoever asks with it again gets the same run"},
+}
+
+// said is what was asked for, in the words of whoever asked, for telling orders under one key apart.
+func said(values url.Values) string {
+	words := url.Values{}
+	for name := range values {
+		words.Set(name, values.Get(name))
+	}
+	for _, p := range onceParams {
+		words.Del(p.Name)
+	}
+	return words.Encode()
+}
+
+// ask enters an order that was read of values, with their reason and once key.
+func ask(ctx context.Context, pool *pgxpool.Pool, o runs.Order, values url.Values) (*Asked, error) {
+	o.Reason, o.OnceKey, o.Said = values.Get("reason"), values.Get("once_key"), said(values)
+	run, fresh, err := runs.AskOnce(ctx, pool, o)
+	if err != nil {
+		return nil, err
+	}
+	return shown(ctx, pool, run, fresh)
+}
+
+// Asked is a run that was asked for.
+type Asked struct {
+	*runs.Run
+	// Earlier: it is the run of whoever used the once key first.
+	Earlier bool `json:"earlier,omitzero"`
+}
+
+// shown is the run as it stands.
+func shown(ctx context.Context, pool *pgxpool.Pool, run int64, fresh bool) (*Asked, error) {
+	r, err := runs.Show(ctx, pool, run)
+	if err != nil {
+		return nil, err
+	}
+	return &Asked{r, !fresh}, nil
+}
+
+// FireParams are those of a schedule's run.
+var FireParams = onceParams
+
+// Fire runs a schedule's job now. Errors: events.ErrNotFound, events.ErrInvalid.
+func Fire(ctx context.Context, pool *pgxpool.Pool, name, who string, values url.Values) (*Asked, error) {
+	if q := newQuery(ctx, pool, values, FireParams); q.err != nil {
+		return nil, q.err
+	}
+	run, fresh, err := runs.Fire(ctx, pool, Jobs, name, who, values.Get("reason"), values.Get("once_key"))
+	if err != nil {
+		return nil, err
+	}
+	return shown(ctx, pool, run, fresh)
+}
+
+// ScheduleParams choose schedules.
+var ScheduleParams = []Param{limitParam, cursorParam}
+
+// Schedules lists schedules by name. Errors: events.ErrInvalid.
+func Schedules(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[runs.Scheduled], error) {
+	q := newQuery(ctx, pool, values, ScheduleParams)
+	limit := q.limit()
+	if q.err != nil {
+		return events.Page[runs.Scheduled]{}, q.err
+	}
+	return runs.Schedules(ctx, pool, q.text("cursor"), limit)
+}
+
+// ChangeSchedule pauses or resumes a schedule and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
+func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, change, who string) (*runs.Scheduled, error) {
+	switch change {
+	case "pause":
+		return runs.PauseSchedule(ctx, pool, name, who)
+	case "resume":
+		return runs.ResumeSchedule(ctx, pool, name)
+	}
+	return nil, fmt.Errorf("%w: %q is nothing that can be done to a schedule", events.ErrInvalid, change)
+}
+
+// scheduleRoutes serves the schedules.
+func (h *handler) scheduleRoutes(api *echo.Group) {
+	api.GET("/schedules", list(h, Schedules))
+	api.GET("/schedules/:name", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+		return runs.ShowSchedule(ctx, h.Pool, param(c, "name"))
+	}))
+	for _, change := range []string{"pause", "resume"} {
+		api.POST("/schedules/:name/"+change, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+			return ChangeSchedule(ctx, h.Pool, param(c, "name"), change, by(c))
+		}), fromOurselves)
+	}
+	api.POST("/schedules/:name/run", h.show(func(ctx context.Context, c echo.Context, query url.Values) (any, error) {
+		if len(query) > 0 {
+			return nil, fmt.Errorf("%w: reason and once_key are said in the body, not in the address", events.ErrInvalid)
+		}
+		values, err := asked(c.Request().Body)
+		if err != nil {
+			return nil, err
+		}
+		return Fire(ctx, h.Pool, param(c, "name"), by(c), values)
+	}), fromOurselves)
+}

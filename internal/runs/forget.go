@@ -1,0 +1,55 @@
+package runs
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// forgetSQL leaves alone what still has outcomes, and what was not told.
+const forgetSQL = `
+DELETE FROM runs WHERE run IN (
+  SELECT r.run FROM runs r WHERE r.ended_at < clock_now() - $1::interval AND r.told_at IS NOT NULL
+    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.run = r.run AND o.run > 0)
+  ORDER BY r.ended_at LIMIT $2)
+RETURNING run`
+
+const forgetCheckpointsSQL = `DELETE FROM checkpoints WHERE run = ANY($1::bigint[])`
+
+// forgetMost bounds the runs that one transaction forgets.
+const forgetMost = 1000
+
+// Forget deletes runs that ended longer ago than an age, with their checkpoints, and returns how many. A run that still has outcomes, or whose
+// end was not told yet, stays, and with a run goes its once key. The pool is connected as postern_maintenance.
+func Forget(ctx context.Context, pool *pgxpool.Pool, olderThan time.Duration) (n int64, err error) {
+	for {
+		some, err := forgetSome(ctx, pool, olderThan)
+		if n += some; err != nil || some < forgetMost {
+			return n, err
+		}
+	}
+}
+
+// forgetSome forgets runs and then their checkpoints, which mean nothing without them.
+func forgetSome(ctx context.Context, pool *pgxpool.Pool, olderThan time.Duration) (n int64, err error) {
+	err = postgres.InTx(ctx, pool, "forget runs", forgetWithin, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, forgetSQL, olderThan, forgetMost)
+		if err != nil {
+			return err
+		}
+		gone, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return err
+		}
+		n = int64(len(gone))
+		_, err = tx.Exec(ctx, forgetCheckpointsSQL, gone)
+		return err
+	})
+	return n, err
+}
+
+const forgetWithin = time.Minute
