@@ -162,7 +162,7 @@ func (l *Local) startStream(ctx context.Context) error {
 	}
 	// Both streams may grow to their limit.
 	server, err := stream.StartEmbedded(ctx, stream.EmbeddedOptions{Dir: filepath.Join(l.opts.Dir, "jetstream"), Port: l.streamPort(ctx),
-		Password: password, MaxBytes: 3*int64(cfg.Stream.MaxBytes) + 64<<20})
+		Password: password, MaxBytes: 3*int64(cfg.Stream.MaxBytes) + 128<<20})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -60,7 +62,8 @@ func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	t.Helper()
 	b = configured(t, nil)
 	gateway = b.start(t, app.Options{Gateway: true})
-	processor = b.start(t, app.Options{Processor: true})
+	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run"}}
+	processor = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) { tuning.Runs.Measure = 50 * time.Millisecond }})
 	b.app = gateway
 	return b, gateway, processor
 }
@@ -80,6 +83,12 @@ func TestMetricsPage(t *testing.T) {
 	if status, _ := b.post(t, "nobody", d); status != http.StatusNotFound {
 		t.Errorf("an unknown source: %d", status)
 	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if scrape(t, processor)["postern_schedule_skipped_total"] == nil {
+			return errors.New("the schedule is not measured")
+		}
+		return nil
+	})
 	got := renderMetrics(scrape(t, gateway), scrape(t, processor))
 	if *update {
 		if err := os.WriteFile(metricsPage, []byte(got), 0o644); err != nil {
@@ -102,7 +111,7 @@ Every process serves its metrics to Prometheus: at ` + "`/metrics`" + ` of the a
 ` + "`postern dev`" + ` have those of both processes. Beside these there are ` + "`go_...`" + `, ` + "`process_...`" + ` and ` + "`promhttp_...`" + ` of the
 client library.
 
-Labels come from closed sets: the configuration's sources, and words of Postern. Nothing that a sender writes makes a
+Labels come from closed sets: the configuration's sources and schedules, and words of Postern. Nothing that a sender writes makes a
 series. This page is written by a test: ` + "`go test ./internal/app -run TestMetricsPage -update`" + `.
 
 | metric | type | labels | process | what it is |

@@ -72,7 +72,7 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 	a.planner.Replace(schedules(a.Config))
 	teller := runs.NewTeller(runs.Teller{Pool: pool, Metrics: metrics, Logger: a.Logger, Every: t.Runs.Poll, Again: tellAgain,
 		Publish: func(ctx context.Context, ended []runs.Run) []error { return publishRuns(ctx, conn, t.Limits, ended) }})
-	a.loop("runs measured", func(ctx context.Context) error { return metrics.Watch(ctx, pool, a.Logger) })
+	a.loop("runs measured", func(ctx context.Context) error { return metrics.Watch(ctx, pool, t.Runs.Measure, a.Logger) })
 	a.loop("runs told", teller.Run)
 	a.loop("schedules", a.planner.Run)
 	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger, Jobs: jobs, Ended: teller.Hurry}).Run)

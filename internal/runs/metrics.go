@@ -61,15 +61,12 @@ const (
 SELECT name, skipped, coalesce(extract(epoch FROM succeeded_at), 0)::float8 FROM schedules WHERE seen_at > clock_now() - $1::interval ORDER BY name`
 )
 
-const (
-	// watchEvery spaces the readings, watchWithin bounds one.
-	watchEvery  = 10 * time.Second
-	watchWithin = 5 * time.Second
-)
+// watchWithin bounds one reading.
+const watchWithin = 5 * time.Second
 
-// Watch reads what the tables say of runs and schedules until ctx ends.
-func (m *Metrics) Watch(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
-	tick := time.NewTicker(watchEvery)
+// Watch reads what the tables say of runs and schedules now and then, until ctx ends.
+func (m *Metrics) Watch(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		if err := m.Read(ctx, pool); err != nil {

@@ -32,10 +32,12 @@ type Settings struct {
 	Lease time.Duration
 	// Slots is how many runs one process carries out at once.
 	Slots int
+	// Measure is how often the metrics of runs are read from the tables.
+	Measure time.Duration
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 2}
+var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 2, Measure: 10 * time.Second}
 
 // Options are what a runner works with.
 type Options struct {

@@ -62,7 +62,7 @@ func (s *Server) try() error {
 	_ = l.Close() // nobody connected
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "test", Host: "127.0.0.1", Port: s.port, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: s.dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 4 << 30,
+		JetStream: true, StoreDir: s.dir, JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 8 << 30,
 		MaxPayload: s.maxPayload,
 	})
 	if err != nil {
