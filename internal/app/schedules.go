@@ -70,7 +70,7 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 	}
 	a.planner = &runs.Planner{Pool: pool, Jobs: admin.Jobs, Logger: a.Logger, Every: t.Runs.Poll}
 	a.planner.Replace(schedules(a.Config))
-	teller := runs.NewTeller(runs.Teller{Pool: pool, Metrics: metrics, Logger: a.Logger, Every: t.Runs.Poll, Again: tellAgain,
+	teller := runs.NewTeller(runs.Teller{Pool: pool, Metrics: metrics, Logger: a.Logger, Every: t.Runs.Poll, Again: t.Runs.Again,
 		Publish: func(ctx context.Context, ended []runs.Run) []error { return publishRuns(ctx, conn, t.Limits, ended) }})
 	a.loop("runs measured", func(ctx context.Context) error { return metrics.Watch(ctx, pool, t.Runs.Measure, a.Logger) })
 	a.loop("runs told", teller.Run)
@@ -78,9 +78,6 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger, Jobs: jobs, Ended: teller.Hurry}).Run)
 	return nil
 }
-
-// tellAgain is how long the end of a run that could not be published waits for the next try.
-const tellAgain = 10 * time.Second
 
 // ended is the body of a message of the feed of runs.
 type ended struct {

@@ -32,12 +32,14 @@ type Settings struct {
 	Lease time.Duration
 	// Slots is how many runs one process carries out at once.
 	Slots int
+	// Again is how long the end of a run that could not be published waits for the next try.
+	Again time.Duration
 	// Measure is how often the metrics of runs are read from the tables.
 	Measure time.Duration
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 2, Measure: 10 * time.Second}
+var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 2, Again: 10 * time.Second, Measure: 10 * time.Second}
 
 // Options are what a runner works with.
 type Options struct {
