@@ -53,6 +53,18 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 			nil, []string{"line 7: sources.a.max_body_bytes: 9MiB is more than ingest.queue_bytes (8MiB)"}},
 		"batch over the locks": {db + "processor: {batch: 2001}\n", nil, []string{"line 2: processor.batch: 2001 is too large: at most 2000"}},
 		"no connection":        {db + "ingest:\n  max_connections: -1\n", nil, []string{"line 3: ingest.max_connections: -1 is too small: at least 1"}},
+		"no cron":              {db + "schedules:\n  a: {job: replay}\n", nil, []string{"line 3: schedules.a.cron: is not set: say when"}},
+		"no job":               {db + "schedules:\n  a: {cron: '@daily'}\n", nil, []string{"line 3: schedules.a.job: is not set: name what is to be done"}},
+		"empty schedule":       {db + "schedules:\n  a:\n", nil, []string{"line 3: schedules.a.job: is not set"}},
+		"bad cron":             {db + "schedules:\n  a:\n    job: replay\n    cron: every day\n", nil, []string{`line 5: schedules.a.cron: "every day" is no cron expression: write five fields`}},
+		"cron of no day":       {db + "schedules:\n  a:\n    job: replay\n    cron: 0 0 31 2 *\n", nil, []string{"line 5: schedules.a.cron", "never comes"}},
+		"unknown zone":         {db + "schedules:\n  a:\n    job: replay\n    cron: 0 0 1 2 *\n    time_zone: Berlin\n", nil, []string{`line 6: schedules.a.time_zone: time zone "Berlin" is not known`}},
+		"zone by env":          {db + "schedules:\n  a: {job: replay, cron: '@daily'}\n", []string{"POSTERN_SCHEDULES_A_TIME_ZONE=Local"}, []string{"POSTERN_SCHEDULES_A_TIME_ZONE: time zone", "differs"}},
+		"parameters by env":    {db + "schedules:\n  a: {job: replay, cron: '@daily'}\n", []string{"POSTERN_SCHEDULES_A_PARAMETERS=source"}, []string{`POSTERN_SCHEDULES_A_PARAMETERS: "source" is no name=value`}},
+		"bad overlap":          {db + "schedules:\n  a: {job: replay, cron: '@daily', overlap: kill}\n", nil, []string{`schedules.a.overlap: "kill" is not known: write one of skip, queue`}},
+		"bad schedule name":    {db + "schedules:\n  Daily: {job: replay, cron: '@daily'}\n", nil, []string{"line 3", `schedule name "Daily"`}},
+		"shared by schedules":  {db + "schedules:\n  a-b: {job: replay, cron: '@daily'}\n  a_b: {job: replay, cron: '@daily'}\n", nil, []string{"POSTERN_SCHEDULES_A_B_", "line 4"}},
+		"unknown in schedule":  {db + "schedules:\n  a: {job: replay, corn: '@daily'}\n", nil, []string{"line 3: schedules.a.corn", "did you mean cron?"}},
 		"shared variables":     {db + "sources:\n  a-b: {provider: stripe, secrets: [{name: n, value: v}]}\n  a_b: {provider: stripe, secrets: [{name: n, value: v}]}\n", nil, []string{"POSTERN_SOURCES_A_B_", "line 4"}},
 	} {
 		t.Run(name, func(t *testing.T) {
