@@ -55,7 +55,10 @@ func syntaxProblem(err error) error {
 	}
 	p := &Problem{Msg: y.GetMessage()}
 	if strings.Contains(p.Msg, "value is not allowed in this context") {
-		p.Msg += `; a text that begins with { or [ is quoted: "{timestamp}.{body}"`
+		p.Msg += `; a text that begins with {, [ or * is quoted: "{timestamp}.{body}"`
+	}
+	if strings.HasSuffix(p.Msg, "is a reserved character") {
+		p.Msg += `; a text that begins with it is quoted: "@daily"`
 	}
 	if tk := y.GetToken(); tk != nil && tk.Position != nil {
 		p.Line = tk.Position.Line

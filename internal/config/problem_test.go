@@ -54,6 +54,8 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"batch over the locks": {db + "processor: {batch: 2001}\n", nil, []string{"line 2: processor.batch: 2001 is too large: at most 2000"}},
 		"no connection":        {db + "ingest:\n  max_connections: -1\n", nil, []string{"line 3: ingest.max_connections: -1 is too small: at least 1"}},
 		"no cron":              {db + "schedules:\n  a: {job: replay}\n", nil, []string{"line 3: schedules.a.cron: is not set: say when"}},
+		"bare cron":            {db + "schedules:\n  a:\n    cron: */5 * * * *\n", nil, []string{"line 4", "begins with {, [ or * is quoted"}},
+		"bare macro":           {db + "schedules:\n  a:\n    cron: @daily\n", nil, []string{"line 4", `is quoted: "@daily"`}},
 		"no job":               {db + "schedules:\n  a: {cron: '@daily'}\n", nil, []string{"line 3: schedules.a.job: is not set: name what is to be done"}},
 		"empty schedule":       {db + "schedules:\n  a:\n", nil, []string{"line 3: schedules.a.job: is not set"}},
 		"bad cron":             {db + "schedules:\n  a:\n    job: replay\n    cron: every day\n", nil, []string{`line 5: schedules.a.cron: "every day" is no cron expression: write five fields`}},

@@ -11,7 +11,7 @@ type Schedule struct {
 	// Job is what is asked for: replay.
 	Job string `yaml:"job" validate:"required"`
 	// Cron is when, in five fields: minute, hour, day of month, month, day of week, e.g. "30 3 * * *"; or @hourly, @daily, @weekly,
-	// @monthly, @yearly. Where clocks are put forward, what falls into the gap is due right after it; where they are put back, a time that
+	// @monthly, @yearly; in quotes where it begins with * or @. Where clocks are put forward, what falls into the gap is due right after it; where they are put back, a time that
 	// comes twice is due once. What has * for the hour goes by the time that passes.
 	Cron string `yaml:"cron" validate:"required"`
 	// TimeZone is the zone of cron, by its name in the IANA database, e.g. Europe/Berlin.
