@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // entry is an order as it comes into the ledger.
@@ -72,14 +73,21 @@ func AskOnce(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, fresh
 		return 0, false, err
 	}
 	for {
-		if run, err = (&entry{Order: o}).enter(ctx, pool); err != nil || run != 0 {
-			return run, run != 0, err
+		run, refused := (&entry{Order: o}).enter(ctx, pool)
+		if run != 0 || refused != nil && (o.OnceKey == "" || !noRoom(refused)) {
+			return run, run != 0, refused
 		}
 		if run, err = o.earlier(ctx, pool); err != nil || run != 0 {
 			return run, false, err
+		}
+		if refused != nil {
+			return 0, false, refused
 		} // else it was forgotten in between
 	}
 }
+
+// noRoom says that the job allows one open run where there is one: its own index on open runs has refused another.
+func noRoom(err error) bool { return postgres.Code(err) == "23505" }
 
 // maxKey bounds a key, in bytes.
 const maxKey = 200

@@ -163,18 +163,33 @@ func (p *Planner) decide(ctx context.Context, s *planned) error {
 	if err != nil {
 		return fmt.Errorf("plan schedule %s: %w", s.Name, err)
 	}
-	var run int64
-	var skipped string
+	run, skipped, err := p.enter(ctx, s, e, due, "")
+	if noRoom(err) {
+		run, skipped, err = p.enter(ctx, s, e, due, "another run of job "+s.Job+" is open, and it allows no second")
+	}
+	if err == nil {
+		p.tell(s, e, due, run, skipped)
+	}
+	return err
+}
+
+// enter decides about a planned time: it enters a run, or skips it, always where why says so. Neither, where it was decided meanwhile.
+func (p *Planner) enter(ctx context.Context, s *planned, e *entry, due time.Time, why string) (run int64, skipped string, err error) {
 	err = postgres.InTx(ctx, p.Pool, "decide schedule "+s.Name, decideWithin, func(ctx context.Context, tx pgx.Tx) (err error) {
-		run, skipped = 0, ""
+		run, skipped = 0, why
 		l, err := lockSchedule(ctx, tx, s.Name)
 		if err != nil || l.paused || !l.planned.Before(due) || l.cron != s.Cron || l.timeZone != s.TimeZone {
+			skipped = ""
 			return err // another process was faster, or a person
 		}
-		if s.Missed == MissedSkip && s.now.Sub(due) > late {
+		switch {
+		case skipped != "":
+		case s.Missed == MissedSkip && s.now.Sub(due) > late:
 			skipped = "nobody was there to see it in time"
-		} else if skipped, err = overlaps(ctx, tx, &s.Schedule); err != nil {
-			return err
+		default:
+			if skipped, err = overlaps(ctx, tx, &s.Schedule); err != nil {
+				return err
+			}
 		}
 		if skipped == "" {
 			if run, err = e.enter(ctx, tx); err != nil {
@@ -184,10 +199,7 @@ func (p *Planner) decide(ctx context.Context, s *planned) error {
 		_, err = tx.Exec(ctx, decidedSQL, s.Name, due, skipped)
 		return err
 	})
-	if err == nil {
-		p.tell(s, e, due, run, skipped)
-	}
-	return err
+	return run, skipped, err
 }
 
 const decidedSQL = `

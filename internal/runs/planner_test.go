@@ -358,3 +358,52 @@ func TestWhatCannotBePlanned(t *testing.T) {
 		t.Errorf("%v, %v", c.of(t, "away"), err)
 	}
 }
+
+// A job that allows one open run has the planned time of another schedule skipped, and a person told.
+func TestJobsOfOneOpenRun(t *testing.T) {
+	t.Parallel()
+	c := setupClock(t, "2026-05-01T12:00:00Z")
+	if _, err := c.db.Pool.Exec(t.Context(), `CREATE UNIQUE INDEX one_open ON runs (job) WHERE ended_at IS NULL`); err != nil {
+		t.Fatal(err)
+	}
+	p := c.planner(schedule("a", "0 * * * *"), schedule("b", "0 * * * *"), schedule("c", "0 0 1 1 *"))
+	tick(t, p)
+	c.at(t, p, "2026-05-01T13:00:00Z")
+	if s := c.scheduled(t, "b"); c.of(t, "a") == nil || c.of(t, "b") != nil || s.Skipped != 1 || !strings.Contains(s.SkippedWhy, "another run of job replay is open") {
+		t.Errorf("%v %v %+v", c.of(t, "a"), c.of(t, "b"), s)
+	}
+	if _, _, err := runs.Fire(t.Context(), c.operator, jobs, "c", "me", "", ""); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "it allows no second") {
+		t.Error(err)
+	}
+	c.finish(t)
+	c.at(t, p, "2026-05-01T14:00:00Z")
+	order := runs.Order{Job: job, OnceKey: "k"}
+	if _, _, err := runs.AskOnce(t.Context(), c.operator, order); err == nil {
+		t.Error("a second open run")
+	}
+	c.finish(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if _, _, err := runs.AskOnce(t.Context(), c.operator, order); err != nil {
+				t.Errorf("one key, one run: %v", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A run that a person must approve is open from the start.
+func TestProposedByASchedule(t *testing.T) {
+	t.Parallel()
+	c := setupClock(t, "2026-05-01T12:00:00Z")
+	s := schedule("s", "0 * * * *")
+	s.Parameters["at"], s.Overlap = "asking", runs.OverlapQueue
+	p := c.planner(s)
+	tick(t, p)
+	c.at(t, p, "2026-05-01T13:00:00Z")
+	c.at(t, p, "2026-05-01T14:00:00Z")
+	if diff := cmp.Diff([]string{"01 13:00 proposed"}, c.of(t, "s")); diff != "" || c.scheduled(t, "s").Skipped != 1 {
+		t.Error(diff)
+	}
+}

@@ -222,6 +222,9 @@ func Fire(ctx context.Context, pool *pgxpool.Pool, jobs map[string]Plan, name, w
 		}
 		return fmt.Errorf("%w: %s", events.ErrInvalid, why)
 	})
+	if noRoom(err) {
+		err = fmt.Errorf("%w: another run of job %s is open, and it allows no second", events.ErrInvalid, s.Job)
+	}
 	return run, fresh, err
 }
 
