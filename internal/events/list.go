@@ -97,7 +97,7 @@ func listStatements() []string {
 	return []string{logWindowSQL, objectWindowSQL, deadWindowSQL, listRangeSQL, listIDsSQL, eventSQL, restSQL, bySourceKeySQL, outcomesOfSQL,
 		conflictWindowSQL, conflictsSQL, oneConflictSQL, conflictRestSQL, conflictsOfSQL,
 		windowUpSQL, objectsUpSQL, deadUpSQL, matchRangeSQL, matchIDsSQL, countRangeSQL,
-		countIDsSQL, endsSQL, rangeSQL, likelyObjectsSQL}
+		countIDsSQL, countObjectsSQL, countDeadSQL, likelyByObjects, likelyDeadSQL, someOfObjectsSQL, someDeadSQL, endsSQL, rangeSQL, likelyObjectsSQL}
 }
 
 // List returns a page of events, the newest first. Errors: ErrInvalid.

@@ -102,3 +102,49 @@ func TestEstimates(t *testing.T) {
 		}
 	}
 }
+
+// What only the ledger of outcomes tells is counted where it is little, and estimated where it is much: nothing makes a list of all of it.
+func TestEstimatesByOutcome(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n, most = 25_000, 20_000
+	b.log(t, listDay, n)
+	for _, sql := range []string{
+		`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version, attempts, at, rule_version)
+  SELECT id, 0, 1, CASE WHEN row_number() OVER (ORDER BY id) <= $1 THEN 7 ELSE 8 END, '', 'invoice', 'x', CASE WHEN row_number() OVER (ORDER BY id) <= $1 THEN 'dead' ELSE 'applied' END,
+    'because', NULL, 1, now(), 1 FROM events`,
+		`INSERT INTO outcomes SELECT event_id, 3, source, object, account, object_type, object_id, 'dead', reason, version, decided_by, attempts, due, at, rule_version
+  FROM outcomes WHERE $1 > 0 ORDER BY event_id LIMIT 100`,
+	} {
+		if _, err := b.db.Pool.Exec(t.Context(), sql, most); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.db.Pool.Exec(t.Context(), "ANALYZE events, outcomes"); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		f     events.Filter
+		want  float64
+		exact bool
+	}{
+		"dead":              {events.Filter{Status: "dead"}, most, false},
+		"dead of a time":    {events.Filter{Status: "dead", Since: listDay.Add(15_001 * time.Second)}, most - 15_000, true},
+		"an object":         {events.Filter{Objects: []int64{7}}, most, false},
+		"another":           {events.Filter{Objects: []int64{8}}, n - most, true},
+		"several":           {events.Filter{Objects: []int64{7, 8}}, n, false},
+		"none":              {events.Filter{Objects: []int64{}}, 0, true},
+		"dead of an object": {events.Filter{Objects: []int64{7}, Status: "dead", Type: "invoice.paid"}, most / 2, false},
+	} {
+		p, err := events.Estimate(t.Context(), b.db.Pool, &tc.f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := float64(p.Events); p.Exact != tc.exact || tc.exact && got != tc.want || got > 4*tc.want || got < tc.want/4 {
+			t.Errorf("%s: %+v, want about %g", name, p, tc.want)
+		}
+		if exact, err := events.Count(t.Context(), b.db.Pool, &tc.f); err != nil || float64(exact.Events) != tc.want || !exact.Exact {
+			t.Errorf("%s: counted %+v, %v, want %g", name, exact, err, tc.want)
+		}
+	}
+}

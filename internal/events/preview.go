@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -29,6 +28,17 @@ WHERE `
 	countRangeSQL = countColumns + `e.id > $1 AND e.id <= $2` + conditions
 	countIDsSQL   = countColumns + `e.id = ANY($1::bigint[]) AND e.id <= $2` + conditions
 
+	// ofObjects and ofDead choose by the ledger of outcomes.
+	ofObjects = ` AND e.id IN (SELECT c.event_id FROM outcomes c WHERE c.object = ANY($13::bigint[]) AND c.object <> 0 AND c.event_id > $1 AND c.event_id <= $2)`
+	ofDead    = ` AND e.id IN (SELECT c.event_id FROM outcomes c WHERE c.status = 'dead' AND c.run = 0 AND c.event_id > $1 AND c.event_id <= $2)`
+
+	countObjectsSQL  = countRangeSQL + ofObjects
+	countDeadSQL     = countRangeSQL + ofDead
+	likelyByObjects  = matchColumns + `e.id > $1 AND e.id <= $2` + conditions + ofObjects
+	likelyDeadSQL    = matchColumns + `e.id > $1 AND e.id <= $2` + conditions + ofDead
+	someOfObjectsSQL = `SELECT count(*) FROM (SELECT FROM outcomes c WHERE c.object = ANY($4::bigint[]) AND c.object <> 0 AND c.event_id > $1 AND c.event_id <= $2 LIMIT $3) c`
+	someDeadSQL      = `SELECT count(*) FROM (SELECT FROM outcomes c WHERE c.status = 'dead' AND c.run = 0 AND c.event_id > $1 AND c.event_id <= $2 LIMIT $3) c`
+
 	endsSQL = `SELECT coalesce((SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT 1), 0), coalesce((SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id DESC LIMIT 1), 0)`
 
 	rangeSQL = `SELECT FROM events WHERE id > $1 AND id <= $2`
@@ -40,27 +50,20 @@ WHERE `
 // countBelow is how many events are rather counted than estimated: PostgreSQL knows little of a table that is small or new.
 const countBelow = 10_000
 
-// Count counts what the filter chooses now.
+// Count counts what the filter chooses now, in the database alone.
 func Count(ctx context.Context, pool *pgxpool.Pool, f *Filter) (p Preview, err error) {
 	below, from := f.bounds()
-	sql, first := countRangeSQL, any(from-1)
-	var ids []int64
+	sql, args := countRangeSQL, append([]any{from - 1, below - 1}, f.conditions()...)
 	switch {
 	case f.IDs != nil:
-		ids = f.IDs
+		sql, args[0] = countIDsSQL, f.IDs
 	case f.Objects != nil:
-		ids, err = queryIDs(ctx, pool, objectsUpSQL, from-1, below-1, math.MaxInt32, f.Objects)
+		sql, args = countObjectsSQL, append(args, f.Objects)
 	case f.Status == "dead":
-		ids, err = queryIDs(ctx, pool, deadUpSQL, from-1, below-1, math.MaxInt32)
-	}
-	if err != nil {
-		return p, fmt.Errorf("count events: %w", err)
-	}
-	if ids != nil {
-		sql, first = countIDsSQL, ids
+		sql = countDeadSQL
 	}
 	var lo, hi int64
-	if err := pool.QueryRow(ctx, sql, append([]any{first, below - 1}, f.conditions()...)...).Scan(&p.Events, &p.Objects, &lo, &hi); err != nil {
+	if err := pool.QueryRow(ctx, sql, args...).Scan(&p.Events, &p.Objects, &lo, &hi); err != nil {
 		return p, fmt.Errorf("count events: %w", err)
 	}
 	p.Exact = true
@@ -74,10 +77,24 @@ func (p *Preview) between(lo, hi int64) {
 	}
 }
 
-// Estimate says about how much the filter chooses, from PostgreSQL's statistics, without looking at an event; of a small log it counts.
+// Estimate says about how much the filter chooses, from PostgreSQL's statistics, without looking at an event; where there is little to look at, it counts.
 func Estimate(ctx context.Context, pool *pgxpool.Pool, f *Filter) (p Preview, err error) {
 	below, from := f.bounds()
-	if f.IDs != nil || f.Objects != nil || f.Status == "dead" { // few, and found by an index
+	sql, args := matchRangeSQL, append([]any{from - 1, below - 1}, f.conditions()...)
+	few := f.IDs != nil
+	switch {
+	case few:
+	case f.Objects != nil:
+		sql, args = likelyByObjects, append(args, f.Objects)
+		few, err = fewerThan(ctx, pool, someOfObjectsSQL, from-1, below-1, countBelow, f.Objects)
+	case f.Status == "dead":
+		sql = likelyDeadSQL
+		few, err = fewerThan(ctx, pool, someDeadSQL, from-1, below-1, countBelow)
+	}
+	if err != nil {
+		return p, fmt.Errorf("estimate events: %w", err)
+	}
+	if few {
 		return Count(ctx, pool, f)
 	}
 	var lo, hi int64
@@ -91,12 +108,19 @@ func Estimate(ctx context.Context, pool *pgxpool.Pool, f *Filter) (p Preview, er
 	if err != nil || all < countBelow {
 		return Count(ctx, pool, f)
 	}
-	if p.Events, err = planned(ctx, pool, matchRangeSQL, append([]any{from - 1, below - 1}, f.conditions()...)...); err != nil {
+	if p.Events, err = planned(ctx, pool, sql, args...); err != nil {
 		return p, err
 	}
 	objects, err := planned(ctx, pool, likelyObjectsSQL, Optional(f.Source), f.Account, Optional(f.ObjectType), Optional(f.ObjectID))
 	p.Objects = min(objects, p.Events)
 	return p, err
+}
+
+// fewerThan says whether a statement that counts up to its third argument counts less.
+func fewerThan(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) (bool, error) {
+	var n int
+	err := pool.QueryRow(ctx, sql, args...).Scan(&n)
+	return n < countBelow, err
 }
 
 // planned is how many rows PostgreSQL expects of a statement.
