@@ -164,6 +164,9 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items); err != nil {
 			return err
 		}
+		if err := to.meet(ctx, tx, done.items, done.objects); err != nil {
+			return err
+		}
 		before := rowsOf(done.objects)
 		dirty = fold(done.items, done.objects)
 		if announce = nil; to.Into == versioning.Mirror {

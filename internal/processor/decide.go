@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -32,6 +33,8 @@ type item struct {
 	reserving bool
 	// before is the reason of the attempt before, from the stored outcome.
 	before string
+	// metAt is when the event was applied live in a way that its object's row has met it, zero where it was not or nobody asked.
+	metAt time.Time
 	// settled: the event has a final outcome, or a failed one that is not due; it is only acknowledged.
 	settled bool
 }
@@ -139,6 +142,9 @@ func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioni
 			before.Set = slices.Clone(o.Set) // a set of this version grows in place
 		}
 		d := versioning.Apply(&o.Row, it.input)
+		if it.met(o) {
+			keepLook(&o.Row, &before)
+		}
 		carries := it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale && d.Status != versioning.Dead
 		if carries {
 			if o.Version != before.Version {

@@ -64,7 +64,7 @@ const (
 )
 
 func listStatements() []string {
-	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL, unfinishedSQL, unfinishedIDsSQL}
+	return []string{ledgerWindowSQL, objectWindowSQL, deadWindowSQL, ledgerSQL, ledgerObjectSQL, ledgerDeadSQL, unfinishedSQL, unfinishedIDsSQL, metSQL}
 }
 
 // place is where an outcome stands in the ledger.

@@ -82,13 +82,18 @@ func (t *Trial) Decide(ctx context.Context, ids []int64) (map[versioning.Status]
 	return counts, nil
 }
 
+// someRun is what a trial decides for.
+var someRun = Target{Run: events.LiveRun + 1}
+
 // decide is what Processor.commit does, without locks and writes.
 func (t *Trial) decide(ctx context.Context, items []*item) error {
 	var objs map[versioning.Key]*versioning.Object
 	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, t.p.Pool, readOnly, func(tx pgx.Tx) (err error) {
-		objs, err = t.load(ctx, tx, items)
-		return err
+		if objs, err = t.load(ctx, tx, items); err != nil {
+			return err
+		}
+		return someRun.meet(ctx, tx, items, objs)
 	})
 	if err != nil {
 		return unavailable(fmt.Errorf("read objects: %w", err))

@@ -66,7 +66,7 @@ func applyPartial(row *Row, in Input) Decision {
 // doubts tells whether a look and an event differ in state while their windows do not confirm the order of their versions.
 func (row *Row) doubts(in Input, c int) bool {
 	switch {
-	case in.State.Hash == row.State.Hash || !in.Look && !row.hasLook():
+	case in.State.Hash == row.State.Hash || !in.Look && !row.HasLook():
 		return false
 	case row.Version.Final || in.Version.Final:
 		return false
@@ -76,7 +76,8 @@ func (row *Row) doubts(in Input, c int) bool {
 	return c < 0 && in.Hi >= row.Lo || c > 0 && row.Hi >= in.Lo
 }
 
-func (row *Row) hasLook() bool {
+// HasLook says whether one of the row's contents came from a look.
+func (row *Row) HasLook() bool {
 	for _, m := range row.Set {
 		if m.Look {
 			return true
