@@ -58,6 +58,18 @@ func (p *Processor) Knows(number int32) (name string, configured bool) {
 	return name, configured
 }
 
+// Reads says whether a source is among the configured ones, so that its events can be read, and its name, "" where nobody knows it.
+func (p *Processor) Reads(ctx context.Context, number int32) (name string, ok bool, err error) {
+	if p.sources.name(number) == "" {
+		if err := p.sources.refresh(ctx, p.Pool); err != nil {
+			return "", false, unavailable(err)
+		}
+	}
+	name = p.sources.name(number)
+	_, ok = p.sources.source(name)
+	return name, ok, nil
+}
+
 func (d *directory) name(number int32) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -77,8 +77,23 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	}
 	if w.do = w.apply; order.Publish {
 		w.do = w.publish
+	} else if err := r.reads(ctx, order.Filter.Source); err != nil {
+		return "", err
 	}
 	return w.walk(ctx)
+}
+
+// reads refuses a run for one source that is not configured here, all of whose events would fail. Where other sources are chosen too, only those events do,
+// and can be tried again.
+func (r *Runner) reads(ctx context.Context, source int32) error {
+	if source == 0 {
+		return nil
+	}
+	name, ok, err := r.Processor.Reads(ctx, source)
+	if err == nil && !ok {
+		err = runs.Refuse(fmt.Errorf("source %q is not in the configuration of the processor that took the run: add it there, and ask again", name))
+	}
+	return err
 }
 
 // decode reads an order. One of a later release may mean something else by what is unknown here.

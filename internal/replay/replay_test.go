@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -341,5 +342,29 @@ func TestReplayMarksTheRule(t *testing.T) {
 	b.until(t, b.ask(t, replay.Order{}), done)
 	if diff := cmp.Diff(before, b.rows(t, shown)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A run for a source that is not configured is refused, with what to do; one for all sources goes on, and what failed can be tried again.
+func TestUnknownSource(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 17, 3)
+	p := b.processor(t, sim.Provider{})
+	p.Replace(map[string]processor.Source{})
+	b.carryOut(t, "without", &replay.Runner{Pool: b.pool, Processor: p, Chunk: 100})
+	for _, run := range []int64{b.ask(t, replay.Order{Filter: events.Filter{Source: b.source}}), b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Filter: events.Filter{Source: b.source}}})} {
+		r := b.until(t, run, func(r *runs.Run) bool { return r.Status.Final() })
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, `source "sim" is not in the configuration`) || len(r.Counts) != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	all := b.until(t, b.ask(t, replay.Order{}), done)
+	if int(all.Counts["failed"]) != len(b.ids) {
+		t.Errorf("%+v", all)
+	}
+	p.Replace(map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: sim.Provider{}}})
+	again := b.until(t, b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Run: all.Run}}), done)
+	if again.Counts["failed"] != 0 || int(again.Counts[replay.Processed]) != len(b.ids) {
+		t.Errorf("%+v", again)
 	}
 }

@@ -72,6 +72,9 @@ func (r *Runner) CarryRetry(ctx context.Context, h *runs.Hold, log *slog.Logger)
 	if err := r.freeze(ctx, h); err != nil {
 		return "", err
 	}
+	if err := r.reads(ctx, order.Filter.Source); err != nil {
+		return "", err
+	}
 	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, match: order.Match, choosesOnce: true,
 		to: processor.Target{Run: order.Run, Again: h.Run.Run, Log: log}}
 	w.do = w.apply
