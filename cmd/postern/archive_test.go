@@ -2,12 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/config"
 )
@@ -122,4 +127,50 @@ sources:
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	page := write("page.json", `{"object":"list","data":[{"id":"evt_9","object":"event","type":"customer.updated"}],"has_more":false}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "new        1\n", "")
+}
+
+// What the help shows can be done.
+func TestExamplesOfExportAndImport(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"postern.yaml": "sources: {stripe: {provider: stripe, secrets: [{name: a, env: X}]}, shop: {provider: shopify, accounts: ['*'], account: demo.myshopify.com, secrets: [{name: a, env: X}]}, github: {provider: github, secrets: [{name: a, env: X}]}}",
+		"orders.csv":   "webhook_id,topic,created_at,payload\nw1,orders/create,2026-03-01 10:00:00+00,{}\n",
+		"bodies/1":     `{"action":"opened","issue":{"id":1,"number":1}}`,
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.append(t, "stripe", "evt_1", "{}")
+	ran := 0
+	for _, cmd := range []*cobra.Command{newExportCommand(&cli{}), newImportCommand(&cli{})} {
+		for line := range strings.Lines(cmd.Example) {
+			_, line, _ = strings.Cut(line, "postern ")
+			line, _, _ = strings.Cut(line, " |")
+			args := []string{"--config", filepath.Join(dir, "postern.yaml"), "--dir", b.dir}
+			for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(line, -1) {
+				word = strings.Trim(word, "'")
+				if _, err := os.Stat(filepath.Join(dir, word)); err == nil || strings.Contains(word, ".ndjson") {
+					word = filepath.Join(dir, word)
+				}
+				args = append(args, word)
+			}
+			if slices.Contains(args, "--resume") { // of what was begun there is nothing left
+				if err := os.Remove(filepath.Join(dir, "events.ndjson.zst")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r := execute(t.Context(), `{"object":"list","data":[]}`, args...); r.status != 0 {
+				t.Errorf("%s: %+v", line, r)
+			}
+			ran++
+		}
+	}
+	if ran != 9 {
+		t.Errorf("%d examples were run", ran)
+	}
+	b.run(t, "events", "list", "--origin", "import").want(t, 0, "orders/create", "")
 }

@@ -164,6 +164,14 @@ func (t *teller) progress(n int64) {
 	}
 }
 
+// line prints something else in between.
+func (t *teller) line(text string) {
+	if t.terminal {
+		text = "\r\x1b[K" + text
+	}
+	fmt.Fprintln(t.out, text)
+}
+
 // end leaves the line.
 func (t *teller) end() {
 	if t.terminal && !t.quiet && t.from >= 0 {

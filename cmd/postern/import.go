@@ -90,7 +90,7 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 	defer order.Pool.Close()
 	tell := newTeller(errs, "read", c.output == "json")
 	order.Stdin, order.Progress = cmd.InOrStdin(), tell.progress
-	order.Report = func(where string, why error) { fmt.Fprintf(errs, "%s: %s\n", plain(where), plain(why.Error())) }
+	order.Report = func(where string, why error) { tell.line(plain(where) + ": " + plain(why.Error())) }
 	done, err := archive.Import(cmd.Context(), order, paths...)
 	tell.end()
 	if err == nil || done.Read > 0 {

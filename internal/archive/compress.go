@@ -38,6 +38,8 @@ type packer struct {
 	gzip *gzip.Writer
 	zstd *zstd.Encoder
 	out  bytes.Buffer
+	// frame is the last one that zstd made.
+	frame []byte
 }
 
 func newPacker(kind Compression) (p *packer, err error) {
@@ -67,7 +69,8 @@ func (p *packer) pack(chunk []byte) ([]byte, error) {
 			return nil, err
 		}
 	case Zstd:
-		return p.zstd.EncodeAll(chunk, p.out.AvailableBuffer()), nil
+		p.frame = p.zstd.EncodeAll(chunk, p.frame[:0])
+		return p.frame, nil
 	default:
 		return chunk, nil
 	}
