@@ -62,14 +62,11 @@ func TestRowsAreRead(t *testing.T) {
 		if err := w.WriteAll(append([][]string{{"a", "b", "c"}}, want...)); err != nil {
 			t.Fatal(err)
 		}
-		var got [][]string
 		raws, errs, err := archive.Entries(text.Bytes(), archive.CSV, nil)
 		if err != nil || slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 			t.Fatal(err, errs)
 		}
-		for _, row := range archive.Rows(text.Bytes()) {
-			got = append(got, row)
-		}
+		got := archive.Rows(text.Bytes())
 		if len(raws) != len(want) || !slices.EqualFunc(got, want, slices.Equal[[]string]) {
 			t.Fatalf("got %q, want %q", got, want)
 		}

@@ -2,7 +2,6 @@ package archive_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -222,12 +221,4 @@ func seed(t *testing.T) uint64 {
 	s := rand.Uint64()
 	t.Logf("seed %d", s)
 	return s
-}
-
-// canceled is a context that ends on command.
-func canceled(t *testing.T) (context.Context, context.CancelFunc) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	return ctx, cancel
 }

@@ -42,6 +42,9 @@ func Dropped(ctx context.Context, pool *pgxpool.Pool, f *Filter, bound int64, si
 	return names, nil
 }
 
+// wholeSession lets who reads take its time: sessions of ours give up on a peer that takes nothing for 10 s, and a pipe may stand still for longer.
+const wholeSession = `SET tcp_user_timeout = 0`
+
 // wholeRows is how many events Walk reads by one statement, so that none of them keeps a snapshot for long.
 const wholeRows = 4096
 
@@ -76,7 +79,7 @@ func Walk(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64
 		ids, end, err := Match(ctx, pool, f, after, bound)
 		for err == nil && len(ids) > 0 {
 			n := min(len(ids), wholeRows)
-			err = w.run(ctx, postgres.Statement{Name: "postern_whole_ids", SQL: wholeIDsSQL}, func(p *postgres.Params) {
+			err = w.run(ctx, postgres.Statement{Name: "postern_whole_ids", SQL: wholeIDsSQL, Session: wholeSession}, func(p *postgres.Params) {
 				p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(ids[i]) })
 			})
 			ids = ids[n:]
@@ -88,7 +91,7 @@ func Walk(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64
 	if after >= last {
 		return bound, nil
 	}
-	err = w.run(ctx, postgres.Statement{Name: "postern_whole_range", SQL: wholeRangeSQL}, func(p *postgres.Params) {
+	err = w.run(ctx, postgres.Statement{Name: "postern_whole_range", SQL: wholeRangeSQL, Session: wholeSession}, func(p *postgres.Params) {
 		p.Int64(after)
 		p.Int64(last)
 		p.Int64(wholeRows)
