@@ -84,16 +84,17 @@ func (r *rebuilding) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values 
 	case err != nil:
 		return err
 	case r.noWait:
-		return printRun(out, c, asked)
+		return wait(cmd, c, pool, asked, nil, true)
 	}
+	tellEarlier(out, c, asked)
 	watched := out
 	if r.compare && c.output == "json" {
 		watched = io.Discard // one text, that of the comparison
 	}
-	if err := watchRun(ctx, watched, c, pool, asked.Run); err != nil {
+	if err := watchRun(ctx, watched, c, pool, asked.Run.Run); err != nil {
 		return err
 	}
-	now, err := runs.Show(ctx, pool, asked.Run)
+	now, err := runs.Show(ctx, pool, asked.Run.Run)
 	switch {
 	case err != nil:
 		return err

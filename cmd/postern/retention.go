@@ -17,7 +17,6 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/retention"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 func newRetentionCommand(c *cli) *cobra.Command {
@@ -85,7 +84,6 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 type retaining struct {
 	ages
 	dryRun, yes, noWait bool
-	reason              string
 }
 
 func newRetentionRunCommand(c *cli) *cobra.Command {
@@ -103,7 +101,7 @@ back what is dropped. A running processor carries it out.`,
 	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "show what would go and end")
 	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
-	cmd.Flags().StringVar(&r.reason, "reason", "", "why; kept in the ledger of runs")
+	filterFlags(cmd, admin.RetainParams)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		policy, err := r.policy(cmd, c)
 		if err != nil {
@@ -137,18 +135,8 @@ func (r *retaining) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy r
 	if ok, err := askFirst(cmd.InOrStdin(), cmd.ErrOrStderr(), r.yes, "Forget this for good?", "--dry-run"); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Retain(ctx, pool, order, operator(), r.reason)
-	if err != nil {
-		return err
-	}
-	if !r.noWait {
-		return watchRun(ctx, out, c, pool, run)
-	}
-	found, err := runs.Show(ctx, pool, run)
-	if err != nil {
-		return err
-	}
-	return printRun(out, c, found)
+	run, err := admin.Retain(ctx, pool, order, operator(), filterValues(cmd, admin.RetainParams))
+	return wait(cmd, c, pool, run, err, r.noWait)
 }
 
 // askFirst asks a person. Where nobody can be asked, --yes must say it; instead is the flag that only shows.

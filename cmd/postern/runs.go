@@ -121,14 +121,19 @@ func newRunsApproveCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
+// tellEarlier says that a run is that of whoever used its once key first.
+func tellEarlier(out io.Writer, c *cli, run *admin.Asked) {
+	if run.Earlier && c.output != "json" {
+		fmt.Fprintf(out, "Run %d was asked for with this key before; no other is made.\n", run.Run.Run)
+	}
+}
+
 // wait shows a run that was asked for, to its end if nobody minds.
 func wait(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.Asked, err error, noWait bool) error {
 	if err != nil {
 		return err
 	}
-	if run.Earlier && c.output != "json" {
-		fmt.Fprintf(cmd.OutOrStdout(), "Run %d was asked for with this key before; no other is made.\n", run.Run.Run)
-	}
+	tellEarlier(cmd.OutOrStdout(), c, run)
 	if noWait {
 		return printRun(cmd.OutOrStdout(), c, run.Run)
 	}

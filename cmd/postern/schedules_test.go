@@ -40,6 +40,14 @@ func TestSchedulesOnTheCommandLine(t *testing.T) {
 	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0, "once key", "")
 	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8", "--source", "stripe").want(t, 0, "Run 2 was asked for with this key before", "")
 	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--once-key", "build 8").want(t, 2, "", "was used for run 2, which asked for something else (replay source=stripe)")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0, "once key", "")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9").want(t, 0, "was asked for with this key before", "")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--once-key", "build 9", "--yes").want(t, 2, "", "which asked for something else (rebuild source=stripe)")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "is an open rebuild of this source")
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1", "--reason", "the disk").want(t, 0, "once key", "")
+	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--once-key", "day 1").want(t, 0, "was asked for with this key before", "")
+	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait", "--once-key", "day 1").want(t, 2, "", "which asked for something else (retention bodies=30")
+	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait").want(t, 2, "", "open already")
 	var s runs.Scheduled
 	if r := b.run(t, "schedules", "show", "nightly", "-o", "json"); json.Unmarshal([]byte(r.out), &struct {
 		Last *int64 `json:"last_run"`

@@ -3,7 +3,9 @@ package admin
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
@@ -14,16 +16,15 @@ import (
 )
 
 // RebuildParams say what to rebuild.
-var RebuildParams = []Param{
+var RebuildParams = append([]Param{
 	{"source", "name of the source whose objects are made anew"},
 	{"type", "only objects of this type"},
 	{"object_type", "the same as type, named as in the other lists"},
-	{"reason", "why; kept in the ledger of runs"},
-}
+}, onceParams...)
 
 // Rebuild enters a rebuild into the ledger by RebuildParams; a running processor carries it out, and swaps at its end if swap says so. Errors:
 // events.ErrInvalid, also where the source has an open rebuild.
-func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bool, who string) (*runs.Run, error) {
+func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bool, who string) (*Asked, error) {
 	q := newQuery(ctx, pool, values, RebuildParams)
 	o := &rebuild.Order{Source: q.source(), Type: q.either("type", "object_type"), Swap: swap, Words: map[string]string{}}
 	if o.Source == 0 {
@@ -33,7 +34,7 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bo
 		return nil, q.err
 	}
 	for name := range values {
-		if name != "reason" {
+		if !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
 			o.Words[name] = values.Get(name)
 		}
 	}
@@ -41,11 +42,12 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bo
 	if err != nil {
 		return nil, err
 	}
-	run, err := rebuild.Ask(ctx, pool, o, who, values.Get("reason"), expected.Events)
-	if err != nil {
-		return nil, err
+	if swap { // a flag of its own
+		values = maps.Clone(values)
+		values.Set("swap", "true")
 	}
-	return runs.Show(ctx, pool, run)
+	run, err := ask(ctx, pool, runs.Order{Job: rebuild.Job, Asked: o, Who: who, Expected: expected.Events}, values)
+	return run, rebuild.Explain(ctx, pool, o, err)
 }
 
 // CompareRebuild is a part of a comparison of live and staged objects, by limit and cursor. Errors: events.ErrInvalid, events.ErrNotFound.
@@ -104,5 +106,5 @@ func (h *handler) rebuild(ctx context.Context, c echo.Context, query url.Values)
 	if err != nil {
 		return nil, err
 	}
-	return Rebuild(ctx, h.Pool, values, swap, "admin API, from "+c.Request().RemoteAddr)
+	return Rebuild(ctx, h.Pool, values, swap, by(c))
 }

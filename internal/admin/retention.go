@@ -2,7 +2,9 @@ package admin
 
 import (
 	"context"
+	"maps"
 	"net/url"
+	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -24,11 +26,50 @@ func Retention(ctx context.Context, pool *pgxpool.Pool, p retention.Policy, coun
 	return view, order, err
 }
 
-// Retain enters a run of retention into the ledger; a running processor carries it out. It returns the run's number.
+// RetainParams are those of a run of retention, beside its policy.
+var RetainParams = onceParams
+
+// Retain enters a run of retention into the ledger, with RetainParams; a running processor carries it out.
 // Errors: events.ErrInvalid where one is open already.
-func Retain(ctx context.Context, pool *pgxpool.Pool, o *retention.Order, who, reason string) (run int64, err error) {
-	run, err = runs.Ask(ctx, pool, runs.Order{Job: retention.Job, Asked: o, Who: who, Reason: reason})
+func Retain(ctx context.Context, pool *pgxpool.Pool, o *retention.Order, who string, values url.Values) (*Asked, error) {
+	p := o.Policy
+	values = maps.Clone(values)
+	for name, days := range map[string]int{"bodies": p.Bodies, "keys": p.Keys, "outcomes": p.Outcomes, "rejections": p.Rejections, "runs": p.Runs} {
+		values.Set(name, strconv.Itoa(days))
+	}
+	run, err := ask(ctx, pool, runs.Order{Job: retention.Job, Asked: o, Who: who}, values)
 	return run, retention.Explain(err)
+}
+
+// ageParams are a policy.
+var ageParams = []Param{{"bodies", "days that events are kept"}, {"keys", "days that keys are kept"}, {"outcomes", "days that outcomes are kept"},
+	{"rejections", "days that refused deliveries are kept"}, {"runs", "days that ended runs are kept"}}
+
+// mostDays bounds an age.
+const mostDays = 36_500
+
+// planRetention reads ageParams; what is left out is kept for ever.
+func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+	q := newQuery(ctx, pool, values, ageParams)
+	days := func(name string) int {
+		n := q.number(name)
+		if n > mostDays {
+			q.fail("%s %d: at most %d days", name, n, mostDays)
+		}
+		return int(n)
+	}
+	p := retention.Policy{Bodies: days("bodies"), Keys: days("keys"), Outcomes: days("outcomes"), Rejections: days("rejections"), Runs: days("runs")}
+	if p.Empty() {
+		q.fail("no age is set, so everything is kept for ever: give bodies, rejections or another, in days")
+	}
+	if q.err == nil {
+		q.err = p.Check()
+	}
+	if q.err != nil || pool == nil {
+		return runs.Order{}, q.err
+	}
+	o, err := retention.Now(ctx, pool, p)
+	return runs.Order{Asked: o}, err
 }
 
 // retention serves GET /retention: the policy of this process and what it means for the log.

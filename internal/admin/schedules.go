@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -27,6 +28,7 @@ var Jobs = map[string]runs.Plan{
 		o.Publish = publish
 		return replayed(o), nil
 	}),
+	retention.Job: planned(planRetention),
 }
 
 // planned refuses what means nothing in a schedule, which gives reasons and keys itself.

@@ -29,7 +29,9 @@ func TestSchedules(t *testing.T) {
 		Parameters: map[string]string{"source": "stripe", "rate": "5", "publish": "true"}}
 	other := s
 	other.Name, other.Parameters = "other", map[string]string{"mode": "force"}
-	b.plan(t, s, other)
+	forget := s
+	forget.Name, forget.Job, forget.Parameters = "zforget", "retention", map[string]string{"bodies": "30", "runs": "90"}
+	b.plan(t, s, other, forget)
 	const kind = "application/json"
 	status, page := b.get(t, "/api/v1/schedules?limit=1")
 	items, _ := page["items"].([]any)
@@ -69,6 +71,10 @@ func TestSchedules(t *testing.T) {
 	}
 	if status, list := b.get(t, "/api/v1/runs?schedule=nightly"); status != 200 || len(list["items"].([]any)) != 1 {
 		t.Errorf("%d %v", status, list)
+	}
+	status, run = b.post(t, "/api/v1/schedules/zforget/run", kind, `{}`)
+	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 || asked["at"] == nil {
+		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {
 		path, body string

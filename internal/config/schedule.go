@@ -8,7 +8,7 @@ import (
 
 // Schedule is a job that is asked for by a clock.
 type Schedule struct {
-	// Job is what is asked for: replay.
+	// Job is what is asked for: replay or retention.
 	Job string `yaml:"job" validate:"required"`
 	// Cron is when, in five fields: minute, hour, day of month, month, day of week, e.g. "30 3 * * *"; or @hourly, @daily, @weekly,
 	// @monthly, @yearly; in quotes where it begins with * or @. Where clocks are put forward, what falls into the gap is due right after it; where they are put back, a time that
@@ -21,8 +21,8 @@ type Schedule struct {
 	Overlap string `yaml:"overlap" default:"skip" validate:"oneof=skip queue"`
 	// Missed is what becomes of planned times that nobody was there to see for more than a minute: run (one run for all of them) or skip.
 	Missed string `yaml:"missed" default:"run" validate:"oneof=run skip"`
-	// Parameters are what the job is asked to do, as the flags of its command with _ for -, e.g. {source: stripe, since: 2h}. Times that are
-	// relative count from when the run is entered.
+	// Parameters are what the job is asked to do, as the flags of its command with _ for -, e.g. {source: stripe, since: 2h}, or {bodies: 30}.
+	// Times that are relative count from when the run is entered. The section retention says nothing of a schedule's.
 	Parameters map[string]string `yaml:"parameters"`
 }
 

@@ -22,17 +22,22 @@ const openSQL = `SELECT r.run FROM runs r WHERE r.job = 'rebuild' AND r.asked ->
 // source has an open rebuild.
 func Ask(ctx context.Context, pool *pgxpool.Pool, o *Order, who, reason string, expected int64) (run int64, err error) {
 	run, err = runs.Ask(ctx, pool, runs.Order{Job: Job, Asked: o, Who: who, Reason: reason, Expected: expected})
+	return run, Explain(ctx, pool, o, err)
+}
+
+// Explain makes the refusal of a second open rebuild of a source one that a person can act on. Errors: events.ErrInvalid.
+func Explain(ctx context.Context, pool *pgxpool.Pool, o *Order, err error) error {
 	if postgres.Code(err) != uniqueViolation {
-		return run, err
+		return err
 	}
 	var open int64
 	switch err := pool.QueryRow(ctx, openSQL, o.Source).Scan(&open); {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, fmt.Errorf("%w: the source had an open rebuild a moment ago: ask again", events.ErrInvalid)
+		return fmt.Errorf("%w: the source had an open rebuild a moment ago: ask again", events.ErrInvalid)
 	case err != nil:
-		return 0, fmt.Errorf("look for the open rebuild: %w", err)
+		return fmt.Errorf("look for the open rebuild: %w", err)
 	}
-	return 0, fmt.Errorf("%w: run %d is an open rebuild of this source: swap it or discard it first (postern rebuild swap %d, postern rebuild discard %d)",
+	return fmt.Errorf("%w: run %d is an open rebuild of this source: swap it or discard it first (postern rebuild swap %d, postern rebuild discard %d)",
 		events.ErrInvalid, open, open, open)
 }
 

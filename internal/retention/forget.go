@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // How much one statement forgets, so that none holds locks or the server for long.
@@ -39,7 +40,26 @@ func (w *work) forget(ctx context.Context) error {
 	if err := w.forgetOlder(ctx, CountConflicts, forgetConflictsSQL, w.order.Bodies, oldest); err != nil {
 		return err
 	}
-	return w.forgetOlder(ctx, CountRejections, forgetRejectionsSQL, w.order.Rejections)
+	if err := w.forgetOlder(ctx, CountRejections, forgetRejectionsSQL, w.order.Rejections); err != nil {
+		return err
+	}
+	return w.forgetRuns(ctx)
+}
+
+// forgetRuns deletes what ended before the age of the history of runs.
+func (w *work) forgetRuns(ctx context.Context) error {
+	if w.order.Runs == 0 {
+		return nil
+	}
+	if err := w.at(CountRuns); err != nil {
+		return err
+	}
+	gone, err := runs.Forget(ctx, w.Keeper, time.Duration(w.order.Runs)*24*time.Hour)
+	w.hold.Counts[CountRuns] += gone
+	if err != nil {
+		return err
+	}
+	return w.advance(ctx)
 }
 
 const (

@@ -161,6 +161,19 @@ func TestAges(t *testing.T) {
 	if count("rejections") != "5" && count("rejections") != "4" {
 		t.Errorf("%s rejections", count("rejections"))
 	}
+	old, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() - interval '5 days', told_at = now() WHERE run = `+fmt.Sprint(old))
+	b.do(t, retention.Policy{Runs: 6})
+	if count("runs WHERE job = 'replay'") != "1" {
+		t.Error("a run was forgotten before its age")
+	}
+	b.do(t, retention.Policy{Runs: 4})
+	if count("runs WHERE job = 'replay'") != "0" {
+		t.Error("a run was not forgotten")
+	}
 	// A partition that has to stay keeps its keys and outcomes, whatever their age.
 	replayRun, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})
 	if err != nil {

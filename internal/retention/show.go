@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // View is what a policy means for what is stored now.
@@ -143,5 +144,12 @@ func Preview(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count what would be forgotten: %w", err)
 	}
-	return v, nil
+	if o.Runs == 0 {
+		return v, nil
+	}
+	gone, err := runs.CountOld(ctx, pool, time.Duration(o.Runs)*24*time.Hour)
+	if gone > 0 {
+		v.Forget[CountRuns] = gone
+	}
+	return v, err
 }

@@ -2,6 +2,7 @@ package runs
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,13 +11,15 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// forgetSQL leaves alone what still has outcomes, and what was not told.
-const forgetSQL = `
-DELETE FROM runs WHERE run IN (
-  SELECT r.run FROM runs r WHERE r.ended_at < clock_now() - $1::interval AND r.told_at IS NOT NULL
-    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.run = r.run AND o.run > 0)
-  ORDER BY r.ended_at LIMIT $2)
-RETURNING run`
+// oldSQL leaves alone what still has outcomes, and what was not told.
+const oldSQL = `FROM runs r WHERE r.ended_at < clock_now() - $1::interval AND r.told_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM outcomes o WHERE o.run = r.run AND o.run > 0)`
+
+const (
+	forgetSQL = `DELETE FROM runs WHERE run IN (SELECT r.run ` + oldSQL + ` ORDER BY r.ended_at LIMIT $2) RETURNING run`
+
+	countOldSQL = `SELECT count(*) ` + oldSQL
+)
 
 const forgetCheckpointsSQL = `DELETE FROM checkpoints WHERE run = ANY($1::bigint[])`
 
@@ -32,6 +35,14 @@ func Forget(ctx context.Context, pool *pgxpool.Pool, olderThan time.Duration) (n
 			return n, err
 		}
 	}
+}
+
+// CountOld is how many runs Forget would delete.
+func CountOld(ctx context.Context, pool *pgxpool.Pool, olderThan time.Duration) (n int64, err error) {
+	if err := pool.QueryRow(ctx, countOldSQL, olderThan).Scan(&n); err != nil {
+		return 0, fmt.Errorf("count old runs: %w", err)
+	}
+	return n, nil
 }
 
 // forgetSome forgets runs and then their checkpoints, which mean nothing without them.

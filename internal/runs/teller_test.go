@@ -246,6 +246,9 @@ VALUES (1, 7, 1, 0, '', '', '', 'ignored', '', 1, clock_now(), 1)`); err != nil 
 	}
 	kept = append(kept, fmt.Sprint(open), fmt.Sprint(young))
 	keeper := c.db.Role(t, "maintenance")
+	if n, err := runs.CountOld(t.Context(), c.operator, 10*24*time.Hour); err != nil || n != 1200 {
+		t.Errorf("would forget %d, %v", n, err)
+	}
 	if n, err := runs.Forget(t.Context(), keeper, 10*24*time.Hour); err != nil || n != 1200 {
 		t.Errorf("forgot %d, %v", n, err)
 	}
