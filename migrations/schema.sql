@@ -30,6 +30,30 @@ CREATE FUNCTION postern.clock_now() RETURNS timestamp with time zone
 
 ALTER FUNCTION postern.clock_now() OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.drop_redacted_conflict() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared(NEW.event);
+  IF EXISTS (SELECT FROM postern.redacted r WHERE r.event = NEW.event) THEN
+    RETURN NULL;
+  END IF;
+  RETURN NEW;
+END
+$$;
+
+ALTER FUNCTION postern.drop_redacted_conflict() OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.end_redaction(p_run bigint) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $$
+  UPDATE redactions SET asked = asked - 'finds', ended_at = clock_now(), updated_at = clock_now() WHERE run = p_run AND ended_at IS NULL;
+  UPDATE runs SET asked = asked - 'finds' WHERE run = p_run AND job = 'redact';
+$$;
+
+ALTER FUNCTION postern.end_redaction(p_run bigint) OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'postern', 'pg_temp'
@@ -64,6 +88,14 @@ CREATE FUNCTION postern.event_time(id bigint) RETURNS timestamp with time zone
 
 ALTER FUNCTION postern.event_time(id bigint) OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.null_hash(deleted boolean) RETURNS bytea
+    LANGUAGE sql IMMUTABLE
+    AS $$
+  SELECT sha256(convert_to(CASE WHEN deleted THEN '-null' ELSE '+null' END, 'UTF8'))
+$$;
+
+ALTER FUNCTION postern.null_hash(deleted boolean) OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.provider_time(us bigint) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -73,12 +105,136 @@ $$;
 
 ALTER FUNCTION postern.provider_time(us bigint) OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $_$
+DECLARE
+  now_at timestamptz := clock_now();
+  up_to bigint;
+  part text;
+  all_events bigint[];
+  fresh bigint[];
+  locked bigint[];
+  targets jsonb;
+  cleared jsonb;
+  gone jsonb;
+BEGIN
+  INSERT INTO redactions AS a (run, who, reason, asked, requested_by, events, objects, conflicts, rejections, began_at, updated_at)
+  SELECT r.run, r.who, r.reason, r.asked, (r.asked->>'requested_by')::bigint, 0, 0, 0, 0, now_at, now_at FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running'
+  ON CONFLICT (run) DO NOTHING;
+  SELECT r.bound INTO up_to FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR SHARE;
+  IF up_to IS NULL THEN
+    RAISE EXCEPTION 'redact events: run % is no redaction that is under way and has its bound', p_run USING ERRCODE = 'insufficient_privilege';
+  END IF;
+
+  -- One body is all of a delivery's. The events of one were made in one millisecond.
+  SELECT array_agg(DISTINCT e.id) INTO all_events FROM (
+    SELECT unnest(p_events) AS id
+    UNION
+    SELECT e.id FROM (SELECT DISTINCT d.delivery_id FROM events d WHERE d.id = ANY(p_events)) d
+    CROSS JOIN LATERAL (SELECT e.id FROM events e WHERE e.id >= (d.delivery_id >> 20) << 20 AND e.id <= d.delivery_id | 1048575 AND e.delivery_id = d.delivery_id) e
+  ) e;
+  all_events := coalesce(all_events, '{}');
+
+  SELECT coalesce(array_agg(l ORDER BY l), '{}') INTO locked FROM (
+    SELECT unnest(p_locks) AS l UNION SELECT unnest(all_events) UNION SELECT o.object FROM outcomes o WHERE o.event_id = ANY(all_events) AND o.object <> 0) l;
+  PERFORM pg_advisory_xact_lock(l) FROM unnest(locked) AS l;
+
+  WITH new AS (INSERT INTO redacted (event, run, at) SELECT e, p_run, now_at FROM unnest(all_events) AS e ORDER BY e ON CONFLICT DO NOTHING RETURNING event)
+  SELECT coalesce(array_agg(new.event), '{}'), count(*) INTO fresh, cleared_events FROM new;
+
+  -- What is on its way finds its outcome; what is being applied just now is waited for.
+  INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+  SELECT e.id, 0, e.source, 0, '', '', '', 'ignored', 'the event was redacted', 0, now_at, 0 FROM events e WHERE e.id = ANY(all_events) ORDER BY e.id ON CONFLICT DO NOTHING;
+  UPDATE outcomes SET reason = 'the event was redacted', status = CASE WHEN status = 'failed' THEN 'ignored' ELSE status END, due = NULL
+  WHERE event_id = ANY(all_events) AND reason <> 'the event was redacted';
+  IF EXISTS (SELECT FROM outcomes o WHERE o.event_id = ANY(all_events) AND o.object <> 0 AND o.object <> ALL(locked)) THEN
+    RAISE EXCEPTION 'redact events: one was applied meanwhile' USING ERRCODE = 'serialization_failure';
+  END IF;
+
+  -- No temporary table: its maker could have put a trigger on it, which would act as the owner.
+  SELECT coalesce(jsonb_agg(jsonb_build_object('source', k.source, 'account', k.account, 'object_type', k.object_type, 'object_id', k.object_id, 'whole', k.whole)), '[]')
+  INTO targets FROM (
+    SELECT k.source, k.account, k.object_type, k.object_id, bool_or(k.whole) AS whole FROM (
+      SELECT o.source, o.account, o.object_type, o.object_id, true AS whole FROM unnest(p_sources, p_accounts, p_types, p_ids) AS o(source, account, object_type, object_id)
+      UNION ALL
+      SELECT o.source, o.account, o.object_type, o.object_id, false FROM outcomes o WHERE o.event_id = ANY(fresh) AND o.object <> 0) k
+    GROUP BY 1, 2, 3, 4) k;
+
+  FOREACH part IN ARRAY ARRAY['objects', 'staged', 'bases'] LOOP
+    EXECUTE format($f$
+      WITH gone AS (
+        UPDATE %I o SET tie_set = '[]', overflow = false, ambiguous = false, look_after = 0, state = NULL, repaired = false, state_hash = null_hash(o.deleted),
+          exact_hash = null_hash(o.deleted), revision = o.revision + 1, updated_at = greatest($2, o.updated_at + interval '1 microsecond')
+        FROM jsonb_to_recordset($3) AS t(source int, account text, object_type text, object_id text, whole boolean)
+        WHERE o.source = t.source AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id
+          AND o.version_at > -9223372036854775808 AND (o.state IS NOT NULL OR o.tie_set <> '[]')
+          AND (t.whole AND o.last_event_id <= $4 OR o.last_event_id = ANY($1)
+            OR EXISTS (SELECT FROM outcomes c WHERE c.event_id = ANY($1) AND c.source = o.source AND c.account = o.account AND c.object_type = o.object_type
+              AND c.object_id = o.object_id AND c.version = version_json(o.version_final, o.version_at, o.version_seen, o.version_rank)))
+        RETURNING o.source, o.account, o.object_type, o.object_id)
+      SELECT coalesce(jsonb_agg(to_jsonb(g)), '[]') FROM gone g$f$, part)
+    INTO gone USING fresh, now_at, targets, up_to;
+    IF part = 'objects' THEN
+      cleared := gone;
+    END IF;
+  END LOOP;
+
+  -- What was cleared stays the newest that a rebuild finds, though the events that made it tell nothing any more.
+  FOREACH part IN ARRAY ARRAY['bases', 'staged'] LOOP
+    CONTINUE WHEN part = 'staged' AND NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL);
+    EXECUTE format($f$
+      INSERT INTO %I AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
+        look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+      SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi,
+        o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired, o.last_event_id, o.revision, o.rule_version, o.created_at, o.updated_at
+      FROM jsonb_to_recordset($1) AS t(source int, account text, object_type text, object_id text) JOIN objects o USING (source, account, object_type, object_id)
+      ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
+        version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
+        tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo, window_hi = excluded.window_hi, look_after = excluded.look_after,
+        ambiguous = excluded.ambiguous, deleted = excluded.deleted, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash, state = excluded.state,
+        repaired = excluded.repaired, last_event_id = excluded.last_event_id, revision = b.revision + 1, rule_version = excluded.rule_version,
+        updated_at = greatest(excluded.updated_at, b.updated_at + interval '1 microsecond')
+      WHERE (b.version_final, b.version_at, b.version_seen, b.version_rank) <= (excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)$f$, part)
+    USING cleared;
+  END LOOP;
+
+  INSERT INTO outbox (sources, accounts, types, ids, made_at)
+  SELECT array_agg(t.source), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), now_at
+  FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text) HAVING count(*) > 0;
+  cleared_objects := jsonb_array_length(cleared);
+
+  UPDATE event_conflicts SET body = '', headers = '{}' WHERE event = ANY(all_events) AND (body <> '' OR headers <> '{}');
+  GET DIAGNOSTICS cleared_conflicts = ROW_COUNT;
+  -- Refused deliveries of the same body, before it was sent with the right signature; and those that were looked for.
+  DELETE FROM rejections r WHERE r.id = ANY(p_rejections)
+    OR r.id IN (SELECT j.id FROM events e JOIN rejections j ON j.source = e.source AND j.body = e.body WHERE e.id = ANY(all_events));
+  GET DIAGNOSTICS cleared_rejections = ROW_COUNT;
+
+  UPDATE events SET body = NULL, headers = '{}' WHERE id = ANY(all_events) AND (body IS NOT NULL OR headers <> '{}');
+
+  UPDATE redactions SET events = events + cleared_events, objects = objects + cleared_objects, conflicts = conflicts + cleared_conflicts,
+    rejections = rejections + cleared_rejections, updated_at = now_at WHERE run = p_run;
+END
+$_$;
+
+ALTER FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
+  IF TG_OP = 'UPDATE' THEN
+    -- An audited event may be cleared, by whoever may write both, and nothing else of it may change.
+    OLD.body := NULL;
+    OLD.headers := '{}';
+    IF OLD IS NOT DISTINCT FROM NEW AND EXISTS (SELECT FROM postern.redacted r WHERE r.event = NEW.id) THEN
+      RETURN NEW;
+    END IF;
+  END IF;
   RAISE EXCEPTION 'the event log is append-only: % on % is refused', lower(TG_OP), TG_TABLE_NAME
-    USING ERRCODE = 'insufficient_privilege', HINT = 'retention drops whole partitions; nothing else changes a stored event';
+    USING ERRCODE = 'insufficient_privilege', HINT = 'retention drops whole partitions, and postern redact clears events; nothing else changes a stored event';
 END
 $$;
 
@@ -410,6 +566,36 @@ ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE postern.redacted (
+    event bigint NOT NULL,
+    run bigint NOT NULL,
+    at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE postern.redacted OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.redacted IS 'events whose body and headers were cleared, also of those that retention has dropped since';
+
+CREATE TABLE postern.redactions (
+    run bigint NOT NULL,
+    who text NOT NULL,
+    reason text NOT NULL,
+    asked jsonb NOT NULL,
+    requested_by bigint,
+    events bigint NOT NULL,
+    objects bigint NOT NULL,
+    conflicts bigint NOT NULL,
+    rejections bigint NOT NULL,
+    began_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.redactions OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.redactions IS 'who had what redacted and why, kept for good; what was looked for is there as a salted digest at most, until the run ends';
+
 CREATE TABLE postern.rejections (
     id bigint NOT NULL,
     source integer NOT NULL,
@@ -645,6 +831,12 @@ ALTER TABLE ONLY postern.outbox
 ALTER TABLE ONLY postern.outcomes
     ADD CONSTRAINT outcomes_pkey PRIMARY KEY (event_id, run);
 
+ALTER TABLE ONLY postern.redacted
+    ADD CONSTRAINT redacted_pkey PRIMARY KEY (event);
+
+ALTER TABLE ONLY postern.redactions
+    ADD CONSTRAINT redactions_pkey PRIMARY KEY (run);
+
 ALTER TABLE ONLY postern.rejections
     ADD CONSTRAINT rejections_pkey PRIMARY KEY (id);
 
@@ -681,6 +873,8 @@ CREATE INDEX outcomes_of_runs ON postern.outcomes USING btree (run) WHERE (run >
 
 CREATE INDEX outcomes_unfinished ON postern.outcomes USING btree (run, event_id) WHERE (status = ANY (ARRAY['failed'::text, 'dead'::text]));
 
+CREATE INDEX redactions_requested ON postern.redactions USING btree (requested_by) WHERE (requested_by IS NOT NULL);
+
 CREATE INDEX rejections_by_source ON postern.rejections USING btree (source, id);
 
 CREATE INDEX runs_ended ON postern.runs USING btree (ended_at) WHERE (ended_at IS NOT NULL);
@@ -703,6 +897,8 @@ CREATE INDEX runs_unended ON postern.runs USING btree (job, status) WHERE (ended
 
 CREATE INDEX runs_untold ON postern.runs USING btree (run) WHERE ((ended_at IS NOT NULL) AND (told_at IS NULL));
 
+CREATE TRIGGER event_conflicts_redacted BEFORE INSERT ON postern.event_conflicts FOR EACH ROW EXECUTE FUNCTION postern.drop_redacted_conflict();
+
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR EACH ROW EXECUTE FUNCTION postern.refuse_change();
 
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STATEMENT EXECUTE FUNCTION postern.refuse_change();
@@ -716,9 +912,15 @@ GRANT USAGE ON SCHEMA postern TO postern_gateway;
 GRANT USAGE ON SCHEMA postern TO postern_processor;
 GRANT USAGE ON SCHEMA postern TO postern_operator;
 
+REVOKE ALL ON FUNCTION postern.end_redaction(p_run bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION postern.end_redaction(p_run bigint) TO postern_processor;
+
 REVOKE ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_gateway;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_processor;
+
+REVOKE ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.events TO postern_gateway;
 GRANT SELECT ON TABLE postern.events TO postern_processor;
@@ -767,8 +969,21 @@ GRANT UPDATE(ms) ON TABLE postern.log_floor TO postern_operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
 GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 
+GRANT SELECT ON TABLE postern.redacted TO postern_operator;
+GRANT SELECT ON TABLE postern.redacted TO postern_processor;
+GRANT SELECT ON TABLE postern.redacted TO postern_gateway;
+
+GRANT SELECT ON TABLE postern.redactions TO postern_operator;
+GRANT SELECT ON TABLE postern.redactions TO postern_processor;
+
 GRANT SELECT,INSERT,DELETE ON TABLE postern.rejections TO postern_gateway;
 GRANT SELECT ON TABLE postern.rejections TO postern_operator;
+
+GRANT SELECT(id) ON TABLE postern.rejections TO postern_processor;
+
+GRANT SELECT(source) ON TABLE postern.rejections TO postern_processor;
+
+GRANT SELECT(body) ON TABLE postern.rejections TO postern_processor;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.retired TO postern_processor;
 GRANT SELECT ON TABLE postern.retired TO postern_operator;

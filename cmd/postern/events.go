@@ -80,6 +80,8 @@ func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values
 	switch {
 	case raw && life.DroppedAt != nil:
 		return fmt.Errorf("event %s: retention dropped it at %s, and with it the body", id, life.DroppedAt)
+	case raw && life.RedactedAt != nil:
+		return fmt.Errorf("event %s: its body was redacted at %s by run %d", id, life.RedactedAt, life.Redaction)
 	case raw:
 		_, err = out.Write(life.Body)
 		return err
@@ -92,10 +94,19 @@ func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values
 	return printLife(out, life)
 }
 
+// redactedWords says when a person had the event cleared, "" where nobody had.
+func redactedWords(life *events.Life) string {
+	if life.RedactedAt == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s by run %d: body and headers are cleared", life.RedactedAt, life.Redaction)
+}
+
 // printDropped shows what is left of an event.
 func printDropped(out io.Writer, life *events.Life) error {
 	if err := facts(out, "event", life.EventID, "id", strconv.FormatInt(life.ID, 10), "source", life.Source, "account", life.Account,
 		"object", object(life.ObjectType, life.ObjectID), "stored", life.StoredAt.String(), "dropped", life.DroppedAt.String()+" by retention, with headers and body",
+		"redacted", redactedWords(life),
 		"status", life.Status); err != nil {
 		return err
 	}
@@ -117,6 +128,7 @@ func printLife(out io.Writer, life *events.Life) error {
 		"verified", string(life.Verification),
 		"delivery", fmt.Sprintf("%d, event %d of it", life.DeliveryID, life.DeliveryIndex+1),
 		"headers", string(life.Headers),
+		"redacted", redactedWords(life),
 		"status", life.Status); err != nil {
 		return err
 	}
@@ -129,6 +141,9 @@ func printLife(out io.Writer, life *events.Life) error {
 		if err := list.add(life.Conflicts); err != nil {
 			return err
 		}
+	}
+	if life.RedactedAt != nil {
+		return nil
 	}
 	_, err := fmt.Fprintf(out, "\nBody\n%s\n", pretty(life.Body))
 	return err

@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -76,7 +77,8 @@ func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[strin
 	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
 	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
 	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
-	return map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry}
+	redacts := &redaction.Runner{Pool: pool, Processor: p}
+	return map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry, redaction.Job: redacts.Carry}
 }
 
 // tidyEvery is how often a processor looks for what ended rebuilds have staged.

@@ -45,6 +45,7 @@ var rules = []rule{
 	{"internal/rebuild", 70, "the mirror made anew from the log, beside the live one"},
 	{"internal/retention", 70, "forgets what has become old, and keeps what must outlive it"},
 	{"internal/archive", 70, "events as files: out of one log and into another"},
+	{"internal/redaction", 70, "clears events for good, and what was made of them"},
 	{"internal/reconcile", 70, "the provider's API as the source of truth"},
 	{"internal/effects/runner", 70, "carries out planned effects"},
 	{"internal/processor", 60, "decide, apply, record, acknowledge; the auditor"},

@@ -247,7 +247,8 @@ func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*ro
 	return err
 }
 
-// keepConflicts stores whole what came under a known key with another fingerprint, before it is acknowledged.
+// keepConflicts stores whole what came under a known key with another fingerprint, before it is acknowledged; of an event that was redacted nothing is
+// stored again.
 func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
 	var sources []int32
 	var ids []int64

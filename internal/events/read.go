@@ -21,6 +21,8 @@ type Record struct {
 	OccurredAt time.Time
 	// BodyLeftOut: the body is larger than was asked for.
 	BodyLeftOut bool
+	// Redacted: body and headers were cleared for good.
+	Redacted bool
 }
 
 const readSQL = `
@@ -28,7 +30,7 @@ SELECT id, source, event_id, event_type, account, object_type, object_id, api_ve
   CASE WHEN octet_length(body) <= $2 THEN body END, body IS NULL, coalesce(octet_length(body) > $2, false)
 FROM events WHERE id = ANY($1::bigint[])`
 
-const bodiesSQL = `SELECT id, CASE WHEN octet_length(body) <= $2 THEN body END FROM events WHERE id = ANY($1::bigint[])`
+const bodiesSQL = `SELECT id, CASE WHEN octet_length(body) <= $2 THEN body END, body IS NULL FROM events WHERE id = ANY($1::bigint[])`
 
 // AnyBody is the limit of who wants bodies of any length.
 const AnyBody = math.MaxInt32
@@ -54,7 +56,8 @@ func Read(ctx context.Context, pool *pgxpool.Pool, ids []int64, maxBody int) ([]
 		if occurred != nil {
 			r.OccurredAt = *occurred
 		}
-		if shared && deliveryID != r.ID {
+		// The first event of a delivery holds its body, unless that was redacted.
+		if r.Redacted = shared && deliveryID == r.ID; shared && !r.Redacted {
 			elsewhere[deliveryID] = append(elsewhere[deliveryID], len(recs))
 		}
 		recs = append(recs, r)
@@ -79,9 +82,10 @@ func fetchBodies(ctx context.Context, pool *pgxpool.Pool, recs []Record, elsewhe
 	}
 	var id int64
 	var body []byte
-	_, err = pgx.ForEachRow(rows, []any{&id, &body}, func() error {
+	var redacted bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &body, &redacted}, func() error {
 		for _, i := range elsewhere[id] {
-			recs[i].Body, recs[i].BodyLeftOut = body, body == nil
+			recs[i].Body, recs[i].BodyLeftOut, recs[i].Redacted = body, body == nil && !redacted, redacted
 		}
 		body = nil
 		return nil

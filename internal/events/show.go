@@ -19,7 +19,10 @@ import (
 type Life struct {
 	Item
 	// DroppedAt is when retention dropped the event: what is left of it then are its id, its source and its outcomes.
-	DroppedAt    *Instant        `json:"dropped_at,omitempty"`
+	DroppedAt *Instant `json:"dropped_at,omitempty"`
+	// RedactedAt is when body and headers were cleared, by the run Redaction: see its row in table redactions.
+	RedactedAt   *Instant        `json:"redacted_at,omitempty"`
+	Redaction    int64           `json:"redaction,omitempty"`
 	Headers      json.RawMessage `json:"headers"`
 	Verification json.RawMessage `json:"verification"`
 	Content
@@ -133,9 +136,20 @@ func (l *Life) fillRest(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return fmt.Errorf("show outcomes of event %d: %w", l.ID, err)
 	}
-	l.Conflicts, err = conflictsOf(ctx, pool, l.ID)
-	return err
+	if l.Conflicts, err = conflictsOf(ctx, pool, l.ID); err != nil {
+		return err
+	}
+	var at Instant
+	switch err := pool.QueryRow(ctx, redactedSQL, l.ID).Scan(&at.Time, &l.Redaction); {
+	case err == nil:
+		l.RedactedAt = &at
+	case !errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("show event %d: %w", l.ID, err)
+	}
+	return nil
 }
+
+const redactedSQL = `SELECT at, run FROM redacted WHERE event = $1`
 
 const droppedSQL = `SELECT r.dropped_at FROM retired r WHERE r.lo <= $1 AND r.hi > $1 AND r.dropped_at IS NOT NULL`
 

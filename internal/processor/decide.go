@@ -57,6 +57,10 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 		}
 	}()
 	it.key.Source = p.sources.number(ev.Source)
+	if ev.Redacted {
+		it.outcome = &outcome{status: versioning.Ignored, reason: "the event was redacted"}
+		return it
+	}
 	if ev.BodyInLog {
 		it.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too large to travel"}
 		return it

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -91,7 +92,12 @@ func (p *Processor) record(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	}
 	params := recordParams(tx.Conn(), to, open)
 	defer params.Release()
-	if _, err := params.Run(ctx, nil); err != nil {
+	n, err := params.Run(ctx, nil)
+	if err == nil && n != int64(len(open)) {
+		// Somebody gave one of them a final outcome since it was read, as who redacts an event does: the transaction is tried again and sees it.
+		err = &pgconn.PgError{Severity: "ERROR", Code: "40001", Message: fmt.Sprintf("%d of them were recorded meanwhile", int64(len(open))-n)}
+	}
+	if err != nil {
 		return fmt.Errorf("record %d outcomes: %w", len(open), err)
 	}
 	return nil

@@ -110,5 +110,5 @@ func New(o Options) (*Processor, error) {
 
 // sourceEvent makes the stream's form of a record of the log.
 func (p *Processor) sourceEvent(r *events.Record) stream.Event {
-	return stream.Event{Stored: r.Stored, Source: p.sources.name(r.Source), ObjectType: r.ObjectType, ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyLeftOut}
+	return stream.Event{Stored: r.Stored, Source: p.sources.name(r.Source), ObjectType: r.ObjectType, ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyLeftOut, Redacted: r.Redacted}
 }

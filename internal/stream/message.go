@@ -28,6 +28,8 @@ type Event struct {
 	OccurredAt time.Time
 	// BodyInLog: body or names were too large to travel; the whole event must be read from the log.
 	BodyInLog bool
+	// Redacted: the event's body is gone for good; known only of what was read from the log.
+	Redacted bool
 	// Retry: the event failed before and is tried alone.
 	Retry bool
 	// Trace is the W3C traceparent of the delivery's append where its trace is sampled; "" otherwise. It travels in the header

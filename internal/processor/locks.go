@@ -1,0 +1,25 @@
+package processor
+
+import (
+	"context"
+
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+// Locks are the locks that applying events of the log takes: the hashes of their objects, or the ids of those that concern none here. Whoever holds them knows
+// that none of the events is being applied.
+func (p *Processor) Locks(ctx context.Context, ids []int64) ([]int64, error) {
+	recs, err := p.records(ctx, ids, smallBody)
+	if err != nil {
+		return nil, err
+	}
+	locks := make([]int64, 0, len(recs))
+	for i := range recs {
+		one := []stream.Event{p.sourceEvent(&recs[i])}
+		if err := p.fetchBodies(ctx, one); err != nil {
+			return nil, err
+		}
+		locks = append(locks, p.read(p.Logger, &one[0]).lock)
+	}
+	return locks, nil
+}

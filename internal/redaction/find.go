@@ -1,0 +1,153 @@
+package redaction
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// Find chooses events of a source by a value in their bodies. The value itself is nowhere: a run's order is kept in the ledger, and what is to be forgotten must not
+// be written down there.
+type Find struct {
+	// Path leads to the value: $.customer.email, $.orders[*].email, $.lines[0].id. A form's fields are named likewise: $.From.
+	Path string `json:"path"`
+	// Salt and Digest stand for the value, without regard to case and to space around it.
+	Salt   []byte `json:"salt"`
+	Digest []byte `json:"digest"`
+
+	steps []string
+}
+
+// NewFind is the find of a value. Errors: events.ErrInvalid.
+func NewFind(path, value string) (Find, error) {
+	f := Find{Path: path, Salt: []byte(rand.Text())}
+	if strings.TrimSpace(value) == "" {
+		return f, fmt.Errorf("%w: an empty value would choose what has nothing there", events.ErrInvalid)
+	}
+	f.Digest = f.digest(value)
+	return f, f.read()
+}
+
+func (f *Find) digest(value string) []byte {
+	h := sha256.New()
+	h.Write(f.Salt)
+	h.Write([]byte(strings.ToLower(strings.TrimSpace(value))))
+	return h.Sum(nil)
+}
+
+// any is the step to each element of a list, or member of an object.
+const anyStep = "*"
+
+// read splits the path. Errors: events.ErrInvalid.
+func (f *Find) read() error {
+	rest, ok := strings.CutPrefix(f.Path, "$")
+	for f.steps = nil; ok && rest != ""; {
+		var step string
+		switch {
+		case strings.HasPrefix(rest, "['"):
+			step, rest, ok = strings.Cut(rest[2:], "']")
+		case rest[0] == '[':
+			step, rest, ok = strings.Cut(rest[1:], "]")
+			if _, err := strconv.ParseUint(step, 10, 31); err != nil && step != anyStep {
+				ok = false
+			}
+		case rest[0] == '.':
+			rest = rest[1:]
+			end := strings.IndexAny(rest, ".[")
+			if end < 0 {
+				end = len(rest)
+			}
+			step, rest = rest[:end], rest[end:]
+		default:
+			ok = false
+		}
+		ok = ok && step != ""
+		f.steps = append(f.steps, step)
+	}
+	if !ok || len(f.steps) == 0 {
+		return fmt.Errorf("%w: path %q: write it as $.customer.email, $.orders[*].email or $['odd.name']", events.ErrInvalid, f.Path)
+	}
+	return nil
+}
+
+// in tells whether a body has the value at the path.
+func (f *Find) in(body *canonical.Value, form url.Values) bool {
+	if body != nil {
+		return f.below(body, f.steps)
+	}
+	for _, v := range form[strings.Join(f.steps, ".")] {
+		if f.is(v) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *Find) below(v *canonical.Value, steps []string) bool {
+	if len(steps) == 0 {
+		text, ok := scalar(v)
+		return ok && f.is(text)
+	}
+	switch step := steps[0]; v.Kind() {
+	case canonical.Object:
+		if step != anyStep {
+			return f.below(v.Get(step), steps[1:])
+		}
+		for _, member := range v.Members() {
+			if f.below(member, steps[1:]) {
+				return true
+			}
+		}
+	case canonical.Array:
+		n, err := strconv.Atoi(step)
+		for i, element := range v.Elements() {
+			if (step == anyStep || err == nil && i == n) && f.below(element, steps[1:]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (f *Find) is(value string) bool {
+	return subtle.ConstantTimeCompare(f.digest(value), f.Digest) == 1
+}
+
+// scalar is a text as it reads, and a number or truth value as it is written.
+func scalar(v *canonical.Value) (string, bool) {
+	switch v.Kind() {
+	case canonical.String:
+		return v.Text()
+	case canonical.Number, canonical.Bool:
+		return string(v.Raw()), true
+	}
+	return "", false
+}
+
+// matches tells whether a body has any of some values at their paths.
+func matches(finds []Find, body []byte) bool {
+	if len(finds) == 0 {
+		return false
+	}
+	root, err := canonical.Parse(body)
+	var form url.Values
+	if err != nil {
+		if form, err = url.ParseQuery(string(body)); err != nil {
+			return false
+		}
+		root = nil
+	}
+	for i := range finds {
+		if finds[i].in(root, form) {
+			return true
+		}
+	}
+	return false
+}

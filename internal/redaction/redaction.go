@@ -1,0 +1,357 @@
+// Package redaction clears events, and what was made of them, for good: the law's exception to the append-only log. A person says what; a function of the
+// database clears it and keeps the audit; a running processor carries it out.
+package redaction
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Job is what redactions are called in the ledger of runs.
+const Job = "redact"
+
+// Order is what a redaction is asked to clear.
+type Order struct {
+	// Events are our ids; each goes with all of its delivery.
+	Events []int64 `json:"events,omitempty"`
+	// Objects go with all events that were applied to them, or named them at the door.
+	Objects []Object `json:"objects,omitempty"`
+	// Source is the number of the source whose log is looked through; Account, where it is set, its tenant.
+	Source  int32  `json:"source,omitempty"`
+	Account string `json:"account,omitempty"`
+	// Finds choose events of the source by values in their bodies; any of them will do.
+	Finds []Find `json:"finds,omitempty"`
+	// All takes all events of the account.
+	All bool `json:"all,omitempty"`
+	// RequestedBy is the event by which the sender asked for it.
+	RequestedBy int64 `json:"requested_by,string,omitempty"`
+	// Words say what was asked for, without any value.
+	Words map[string]string `json:"words,omitempty"`
+}
+
+// Object names an object.
+type Object struct {
+	Source  int32  `json:"source"`
+	Account string `json:"account"`
+	Type    string `json:"type"`
+	ID      string `json:"id"`
+}
+
+func (o Object) hash() int64 { return versioning.ObjectKey(o.Source, o.Account, o.Type, o.ID) }
+
+// scans tells whether the log must be looked through.
+func (o *Order) scans() bool { return len(o.Finds) > 0 || o.All && o.Account != "" }
+
+// filter chooses the part of the log to look through.
+func (o *Order) filter() *events.Filter {
+	f := &events.Filter{Source: o.Source}
+	if o.Account != "" {
+		f.Account = &o.Account
+	}
+	return f
+}
+
+// read completes an order that was stored.
+func (o *Order) read() error {
+	for i := range o.Finds {
+		if err := o.Finds[i].read(); err != nil {
+			return err
+		}
+	}
+	if o.scans() && o.Source == 0 {
+		return fmt.Errorf("%w: no source is named", events.ErrInvalid)
+	}
+	return nil
+}
+
+// Runner carries out redactions.
+type Runner struct {
+	// Pool is connected as postern_processor.
+	Pool      *pgxpool.Pool
+	Processor *processor.Processor
+}
+
+// What a run counts.
+const (
+	CountEvents     = "processed"
+	CountObjects    = "objects"
+	CountConflicts  = "conflicts"
+	CountRejections = "rejections"
+	CountSeen       = "looked_at"
+)
+
+// How many events are redacted in one transaction, and looked at between two checkpoints.
+const (
+	redactAtOnce = 100
+	lookAtOnce   = 500
+)
+
+// begun is the cursor behind which only the walk through the log is left.
+const begun = 1
+
+// Carry is a runs.Carry. All of it may be repeated: what is cleared stays cleared, and what is newer than the run's bound is not touched.
+func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
+	var order Order
+	asked := json.NewDecoder(bytes.NewReader(h.Asked))
+	asked.DisallowUnknownFields()
+	if err := asked.Decode(&order); err != nil {
+		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	}
+	if err := order.read(); err != nil {
+		return "", runs.Refuse(err)
+	}
+	if h.Bound == 0 {
+		bound, err := events.FreezeBound(ctx, r.Pool)
+		if err != nil {
+			return "", err
+		}
+		if err := h.Freeze(ctx, bound); err != nil {
+			return "", err
+		}
+	}
+	w := &work{Runner: r, order: &order, hold: h}
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.again} {
+		if status, err := part(ctx); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	if _, err := r.Pool.Exec(ctx, endSQL, h.Run.Run); err != nil {
+		return "", fmt.Errorf("end the audit of run %d: %w", h.Run.Run, err)
+	}
+	log.Info("redacted", "events", h.Counts[CountEvents], "objects", h.Counts[CountObjects])
+	return runs.Running, nil
+}
+
+// work is a run that is carried out.
+type work struct {
+	*Runner
+	order *Order
+	hold  *runs.Hold
+}
+
+// named redacts what is named: events, objects with their events, refused deliveries that have a value.
+func (w *work) named(ctx context.Context) (runs.Status, error) {
+	if w.hold.Cursor >= begun {
+		return runs.Running, nil
+	}
+	if err := w.redact(ctx, nil, nil, nil); err != nil { // the audit begins, also where nothing is found
+		return "", err
+	}
+	for _, o := range w.order.Objects {
+		err := eachOf(ctx, w.Pool, o, w.hold.Bound, func(ids []int64) error { return w.redact(ctx, ids, nil, nil) })
+		if err == nil {
+			err = w.redact(ctx, nil, []Object{o}, nil)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	for ids := range slices.Chunk(w.order.Events, redactAtOnce) {
+		if err := w.redact(ctx, ids, nil, nil); err != nil {
+			return "", err
+		}
+	}
+	if err := w.refused(ctx); err != nil {
+		return "", err
+	}
+	return w.hold.Advance(ctx, begun)
+}
+
+// walk looks through the log, from the run's checkpoint to its bound.
+func (w *work) walk(ctx context.Context) (runs.Status, error) {
+	for w.order.scans() && w.hold.Cursor < w.hold.Bound {
+		ids, end, err := events.Match(ctx, w.Pool, w.order.filter(), w.hold.Cursor, w.hold.Bound)
+		if err != nil {
+			return "", err
+		}
+		for some := range slices.Chunk(ids, lookAtOnce) {
+			found, err := w.order.choose(ctx, w.Pool, some)
+			if err != nil {
+				return "", err
+			}
+			for hits := range slices.Chunk(found, redactAtOnce) {
+				if err := w.redact(ctx, hits, nil, nil); err != nil {
+					return "", err
+				}
+			}
+			w.hold.Counts[CountSeen] += int64(len(some))
+			if status, err := w.hold.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
+				return status, err
+			}
+		}
+		if status, err := w.hold.Advance(ctx, end); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	return runs.Running, context.Cause(ctx)
+}
+
+// smallBody is how large a body may be, in bytes, to be read with others.
+const smallBody = 64 << 10
+
+// choose are the events that have a value the order looks for, or all where it takes all.
+func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (found []int64, err error) {
+	if o.All {
+		return ids, nil
+	}
+	recs, err := events.Read(ctx, pool, ids, smallBody)
+	if err != nil {
+		return nil, err
+	}
+	for i := range recs {
+		body := recs[i].Body
+		if recs[i].BodyLeftOut {
+			whole, err := events.Read(ctx, pool, []int64{recs[i].ID}, events.AnyBody)
+			if err != nil {
+				return nil, err
+			}
+			if len(whole) == 0 {
+				continue
+			}
+			body = whole[0].Body
+		}
+		if !recs[i].Redacted && matches(o.Finds, body) {
+			found = append(found, recs[i].ID)
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+const rejectionsSQL = `SELECT id, body FROM rejections WHERE source = $1 AND id > $2 ORDER BY id LIMIT 50`
+
+// refused removes refused deliveries that have a value the order looks for: nobody proved who sent them, but the value may be true.
+func (w *work) refused(ctx context.Context) error {
+	for after := int64(0); len(w.order.Finds) > 0; {
+		rows, err := w.Pool.Query(ctx, rejectionsSQL, w.order.Source, after)
+		if err != nil {
+			return fmt.Errorf("look through rejections: %w", err)
+		}
+		var found []int64
+		var id int64
+		var body []byte
+		n := 0
+		if _, err := pgx.ForEachRow(rows, []any{&id, &body}, func() error {
+			if n++; matches(w.order.Finds, body) {
+				found = append(found, id)
+			}
+			return nil
+		}); err != nil {
+			return fmt.Errorf("look through rejections: %w", err)
+		}
+		if len(found) > 0 {
+			if err := w.redact(ctx, nil, nil, found); err != nil {
+				return err
+			}
+		}
+		if after = id; n == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+const (
+	redactSQL = `SELECT cleared_events, cleared_objects, cleared_conflicts, cleared_rejections FROM redact_events($1, $2, $3, $4, $5, $6, $7, $8)`
+
+	endSQL = `SELECT end_redaction($1)`
+)
+
+// redactWithin bounds one transaction.
+const redactWithin = 30 * time.Second
+
+// redact clears events, rows of objects and rejections in one transaction, under the locks that applying takes.
+func (w *work) redact(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
+	ids, err := siblings(ctx, w.Pool, ids)
+	if err != nil {
+		return err
+	}
+	locks, err := w.Processor.Locks(ctx, ids)
+	if err != nil {
+		return err
+	}
+	sources, accounts, types, names := []int32{}, []string{}, []string{}, []string{}
+	for _, o := range objects {
+		locks = append(locks, o.hash())
+		sources, accounts, types, names = append(sources, o.Source), append(accounts, o.Account), append(types, o.Type), append(names, o.ID)
+	}
+	var events, rows, conflicts, refused int64
+	err = postgres.InTx(ctx, w.Pool, "redact", redactWithin, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), sources, accounts, types, names, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+	})
+	if err != nil {
+		return err
+	}
+	w.hold.Counts[CountEvents] += events
+	w.hold.Counts[CountObjects] += rows
+	w.hold.Counts[CountConflicts] += conflicts
+	w.hold.Counts[CountRejections] += refused
+	return nil
+}
+
+func notNil(ids []int64) []int64 {
+	if ids == nil {
+		return []int64{}
+	}
+	return ids
+}
+
+const (
+	doneSQL = `SELECT event FROM redacted WHERE run = $1 AND event > $2 ORDER BY event LIMIT $3`
+
+	// beside are events of the very version of a row that was cleared, which tell what may still be told.
+	besideSQL = `
+SELECT DISTINCT c.event_id FROM (SELECT DISTINCT o.source, o.account, o.object_type, o.object_id, o.object FROM outcomes o WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0) k
+JOIN objects b USING (source, account, object_type, object_id)
+JOIN outcomes c ON c.object = k.object AND c.object <> 0 AND c.status IN ('applied', 'unchanged', 'ambiguous')
+  AND c.version = version_json(b.version_final, b.version_at, b.version_seen, b.version_rank)
+WHERE b.tie_set = '[]' AND b.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted r WHERE r.event = c.event_id)`
+)
+
+// again applies those events once more that shared their version with a redacted one: the row that was cleared held what they said, too.
+func (w *work) again(ctx context.Context) (runs.Status, error) {
+	for after := int64(0); ; {
+		done, err := collect(ctx, w.Pool, doneSQL, w.hold.Run.Run, after, lookAtOnce)
+		if err != nil || len(done) == 0 {
+			return cmp.Or(w.hold.Status, runs.Running), err
+		}
+		after = done[len(done)-1]
+		ids, err := collect(ctx, w.Pool, besideSQL, done)
+		if err != nil {
+			return "", err
+		}
+		if len(ids) == 0 {
+			continue
+		}
+		if _, err := w.Processor.ApplyStored(ctx, processor.Target{Run: w.hold.Run.Run}, ids, false); err != nil {
+			return "", err
+		}
+	}
+}
+
+func collect(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) ([]int64, error) {
+	rows, err := pool.Query(ctx, sql, args...)
+	if err == nil {
+		var ids []int64
+		if ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err == nil {
+			return ids, nil
+		}
+	}
+	return nil, fmt.Errorf("read events to redact: %w", errors.Join(err))
+}

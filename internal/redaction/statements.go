@@ -1,0 +1,6 @@
+package redaction
+
+// Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
+func Statements() []string {
+	return []string{rejectionsSQL, redactSQL, endSQL, doneSQL, besideSQL, siblingsSQL, ofObjectSQL, previewSQL}
+}
