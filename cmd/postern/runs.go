@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -156,8 +157,11 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 
 // inWords says what a run has counted: events by outcome, but for retention.
 func inWords(job string, counts map[string]int64) string {
-	if job == retention.Job {
+	switch job {
+	case retention.Job:
 		return retentionCounts(counts)
+	case redaction.Job:
+		return redactionCounts(counts)
 	}
 	parts := []string{fmt.Sprintf("%d processed", counts[replay.Processed])}
 	if n := counts[replay.Published]; n > 0 {

@@ -77,6 +77,7 @@ func New(o Options) http.Handler {
 		}
 		return ingest.ShowRejection(ctx, o.Pool, id)
 	}))
+	api.GET("/redactions", list(h, Redactions))
 	api.GET("/retention", list(h, h.retention))
 	h.runRoutes(api)
 	h.scheduleRoutes(api)

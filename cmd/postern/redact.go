@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// redacting are the flags of `postern redact`.
+type redacting struct{ yes, noWait, preview, told bool }
+
+func newRedactCommand(c *cli) *cobra.Command {
+	var r redacting
+	cmd := &cobra.Command{
+		Use:   "redact",
+		Short: "Clear events for good, and what was made of them, as the law may ask",
+		Long: `Clear events for good: body and headers, the state of objects that they made, conflicts and refused deliveries of the same content. Keys, outcomes and
+versions stay, so that a duplicate stays one and nothing older comes back; an audit keeps who had it done and why. It shows first how much that is and asks.
+
+A running processor carries it out. What it cannot clear: messages that the feeds still hold (24 hours by default) and what consumers made of them, exports,
+backups, and dead space in the database's files until it is used again. Nothing brings back what is redacted.`,
+		Example: `  postern redact --event evt_1 --reason 'ticket 17' --preview
+  postern redact --source shop --object-type customer --object 7 --reason 'ticket 18'
+  postern redact --source shop --path '$.customer.email' --value - --reason 'ticket 19' --yes
+  postern redact pending
+  postern redact --from-event 1882151976960000001 --reason 'asked for by the shop'`,
+		Args: wantArgs(),
+	}
+	filterFlags(cmd, admin.RedactParams)
+	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much it is and end")
+	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
+	cmd.Flags().BoolVar(&r.told, "told", false, "with --from-event: the person has been told what is stored; redact nothing and mark the request as answered")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		values := filterValues(cmd, admin.RedactParams)
+		if err := readValue(cmd.InOrStdin(), values); err != nil {
+			return err
+		}
+		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error { return r.run(cmd, c, pool, values) })
+	}
+	cmd.AddCommand(newRedactPendingCommand(c), redactionLister.command(c))
+	return cmd
+}
+
+// readValue takes the value from standard input where - is given for it.
+func readValue(in io.Reader, values url.Values) error {
+	if values.Get("value") != "-" {
+		return nil
+	}
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the value: %w", err)
+	}
+	values.Set("value", strings.TrimSpace(line))
+	return nil
+}
+
+func (r *redacting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
+	ctx, out, reason := cmd.Context(), cmd.OutOrStdout(), strings.TrimSpace(values.Get("reason"))
+	if reason == "" && !r.preview {
+		return usagef("say why with --reason: it is all that will be left")
+	}
+	order, request, err := admin.PlanRedaction(ctx, pool, values)
+	if err != nil {
+		return err
+	}
+	look, err := redaction.Look(ctx, pool, order, r.progress(cmd.ErrOrStderr(), c))
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.output != "json":
+		fmt.Fprintln(out, foreseen(look, request))
+	case r.preview:
+		return printJSON(out, look)
+	}
+	if r.preview {
+		return nil
+	}
+	question := "Redact this for good?"
+	if request != nil && request.Kind == provider.EraseTell {
+		if !r.told {
+			return usagef("event %d asks to be told what is stored, not to have it cleared: tell the person (see postern events list with the object, and postern objects show), then give --told", request.Event)
+		}
+		order, question = admin.Told(request.Event), "Mark the request as answered?"
+	} else if r.told {
+		return usagef("--told goes with --from-event of a request to be told")
+	}
+	if ok, err := askFirst(cmd.InOrStdin(), cmd.ErrOrStderr(), r.yes, question, "--preview"); err != nil || !ok {
+		return err
+	}
+	run, err := admin.Redact(ctx, pool, order, operator(), reason, look.Events)
+	if err != nil {
+		return err
+	}
+	if !r.noWait {
+		return watchRun(ctx, out, c, pool, run)
+	}
+	found, err := runs.Show(ctx, pool, run)
+	if err != nil {
+		return err
+	}
+	return printRun(out, c, found)
+}
+
+// progress tells now and then how far the look through the log is.
+func (r *redacting) progress(errs io.Writer, c *cli) func(redaction.Preview) {
+	told := time.Now()
+	return func(p redaction.Preview) {
+		if c.output != "json" && time.Since(told) >= tellEvery {
+			told = time.Now()
+			fmt.Fprintf(errs, "postern: looked at %d events, %d are chosen\n", p.Looked, p.Events)
+		}
+	}
+}
+
+// foreseen is a preview in words.
+func foreseen(p *redaction.Preview, request *redaction.Request) string {
+	var lines []string
+	if request != nil {
+		lines = append(lines, fmt.Sprintf("%s of source %s, account %s, received %s, due %s", request.Type, request.Source, request.Account, request.ReceivedAt, request.Due))
+	}
+	if p.Events+p.Dropped == 0 {
+		return strings.Join(append(lines, "No events are chosen."), "\n")
+	}
+	lines = append(lines, fmt.Sprintf("%s of %s, stored %s to %s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), p.From, p.To))
+	if p.Already > 0 {
+		lines = append(lines, fmt.Sprintf("%d of them are redacted already.", p.Already))
+	}
+	if p.Shared {
+		lines = append(lines, "Some came in one delivery with others: a delivery has one body, so all of its events are cleared.")
+	}
+	if p.Dropped > 0 {
+		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what they left in objects is cleared.", strconv.FormatInt(p.Dropped, 10)))
+	}
+	return strings.Join(append(lines, "Not cleared: messages still in the feeds (stream.max_age, 24 h by default), what consumers have, exports, backups."), "\n")
+}
+
+// pendingWithin is how far back requests are looked for: three times the longest term.
+const pendingWithin = 90 * 24 * time.Hour
+
+var requestColumns = []column[redaction.Request]{
+	{"EVENT", func(r redaction.Request) string { return strconv.FormatInt(r.Event, 10) }},
+	{"SOURCE", func(r redaction.Request) string { return r.Source }},
+	{"TYPE", func(r redaction.Request) string { return r.Type }},
+	{"ACCOUNT", func(r redaction.Request) string { return r.Account }},
+	{"RECEIVED", func(r redaction.Request) string { return r.ReceivedAt.String() }},
+	{"DUE", func(r redaction.Request) string { return r.Due.String() }},
+	{"PROBLEM", func(r redaction.Request) string { return r.Problem }},
+}
+
+func newRedactPendingCommand(c *cli) *cobra.Command {
+	return &cobra.Command{
+		Use: "pending", Short: "List what senders have asked for in the last 90 days and nobody has answered", Example: "  postern redact pending", Args: wantArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+				pending, err := redaction.Pending(cmd.Context(), pool, time.Now().Add(-pendingWithin))
+				if err != nil {
+					return err
+				}
+				list := &sink[redaction.Request]{out: cmd.OutOrStdout(), json: c.output == "json", columns: requestColumns, none: "Nothing is asked for that is not answered."}
+				return errors.Join(list.add(pending), list.end())
+			})
+		},
+	}
+}
+
+var redactionLister = lister[redaction.Done]{
+	what: "redactions that were carried out, the newest first", example: "  postern redact list", params: admin.RedactionParams,
+	query: admin.Redactions,
+	columns: []column[redaction.Done]{
+		{"RUN", func(d redaction.Done) string { return strconv.FormatInt(d.Run, 10) }},
+		{"EVENTS", func(d redaction.Done) string { return strconv.FormatInt(d.Events, 10) }},
+		{"OBJECTS", func(d redaction.Done) string { return strconv.FormatInt(d.Objects, 10) }},
+		{"BEGAN", func(d redaction.Done) string { return d.BeganAt.String() }},
+		{"ENDED", func(d redaction.Done) string { return d.EndedAt.String() }},
+		{"WHO", func(d redaction.Done) string { return d.Who }},
+		{"REASON", func(d redaction.Done) string { return d.Reason }},
+	},
+	none: "Nothing was redacted.",
+}
+
+// redactionCounts are what a run of redaction has done, in words.
+func redactionCounts(counts map[string]int64) string {
+	parts := []string{fmt.Sprintf("%d redacted", counts[redaction.CountEvents]), counted(int(counts[redaction.CountObjects]), "object") + " cleared"}
+	for _, what := range []string{redaction.CountConflicts, redaction.CountRejections} {
+		if n := counts[what]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s cleared", n, what))
+		}
+	}
+	if n := counts[redaction.CountSeen]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d looked at", n))
+	}
+	return strings.Join(parts, ", ")
+}

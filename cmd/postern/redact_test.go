@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+const address = "ada@example.org"
+
+// redacts carries out redactions until the test ends.
+func (b *testBundle) redacts(t *testing.T) {
+	t.Helper()
+	proc, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings, ID: "p", Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	carry := (&redaction.Runner{Pool: proc.Pool, Processor: proc}).Carry
+	r := runs.NewRunner(runs.Options{Pool: proc.Pool, ID: "p", Logger: testkit.Logger(t), Settings: runs.DefaultSettings, Jobs: map[string]runs.Carry{redaction.Job: carry}})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// shopify stores a delivery of the shop.
+func (b *testBundle) shopify(t *testing.T, topic, body string) int64 {
+	t.Helper()
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number["shop"], ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`),
+		Verification: []byte(`{}`), Body: []byte(body), Events: []provider.Event{{Key: topic + body, Type: topic, Account: "x.myshopify.com", Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return receipts[0][0].ID
+}
+
+func TestRedact(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.redacts(t)
+	b.append(t, "stripe", "evt_1", `{"customer": {"email": "`+address+`"}}`)
+	b.append(t, "stripe", "evt_2", `{"customer": {"email": "other@example.org"}}`)
+	b.run(t, "redact", "--event", "evt_1").want(t, 2, "", "say why with --reason")
+	b.run(t, "redact", "--reason", "r").want(t, 2, "", "say what")
+	b.run(t, "redact", "--event", "evt_1", "--path", "$.a", "--reason", "r").want(t, 2, "", "say what")
+	b.run(t, "redact", "--path", "$.customer.email", "--value", address, "--reason", "r").want(t, 2, "", "name the source")
+	b.run(t, "redact", "--source", "stripe", "--path", "customer.email", "--value", address, "--reason", "r").want(t, 2, "", "write it as $.customer.email")
+	b.run(t, "redact", "--event", "evt_none", "--reason", "r").want(t, 3, "", "evt_none")
+	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", address, "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
+	b.run(t, "redact", "--event", "evt_1", "--reason", "r").want(t, 2, "1 event of 0 objects", "nobody can be asked here: give --yes, or --preview")
+	r := execute(t.Context(), address+"\n", "--dir", b.dir, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", "-", "--reason", "ticket 17", "--yes")
+	r.want(t, 0, "1 redacted, 0 objects cleared, 2 looked at", "")
+	if strings.Contains(r.out+r.errs, address) {
+		t.Errorf("the value is said: %s", r.out)
+	}
+	b.run(t, "redact", "list").want(t, 0, "ticket 17", "")
+	b.run(t, "events", "show", "evt_1").want(t, 0, "by run 1: body and headers are cleared", "")
+	b.run(t, "events", "show", "evt_1", "--raw").want(t, 1, "", "was redacted at")
+	b.run(t, "events", "show", "evt_2").want(t, 0, "other@example.org", "")
+	b.run(t, "redact", "--event", "evt_1", "--reason", "again", "--yes").want(t, 0, "1 of them are redacted already.", "")
+	var left int
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM runs r WHERE r::text LIKE '%' || $1 || '%'`, address).Scan(&left); err != nil || left > 0 {
+		t.Errorf("%d runs tell the value, %v", left, err)
+	}
+}
+
+// Shopify's compliance webhooks are listed until they are answered, and say what is to be done.
+func TestRedactRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.redacts(t)
+	b.run(t, "redact", "pending").want(t, 0, "Nothing is asked for", "")
+	b.shopify(t, "orders/create", `{"id": 7, "email": "`+address+`", "customer": {"id": 3}}`)
+	b.shopify(t, "fulfillments/create", `{"id": 71, "order_id": 8}`)
+	b.shopify(t, "orders/create", `{"id": 9, "email": "other@example.org"}`)
+	redact := b.shopify(t, "customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 3, "email": "`+address+`"}, "orders_to_redact": [8]}`)
+	tell := b.shopify(t, "customers/data_request", `{"shop_domain": "x.myshopify.com", "customer": {"id": 4}, "orders_requested": [9]}`)
+	foreign := b.shopify(t, "shop/redact", `{"shop_domain": "y.myshopify.com"}`)
+	pending := b.run(t, "redact", "pending").out
+	if strings.Count(pending, "\n") != 4 || !strings.Contains(pending, "the body is about the shop") {
+		t.Errorf("pending\n%s", pending)
+	}
+	b.run(t, "redact", "--from-event", fmt.Sprint(foreign), "--reason", "r", "--yes").want(t, 2, "", "cannot be read")
+	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "r", "--yes").want(t, 2, "customers/data_request of source shop", "then give --told")
+	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "told by letter", "--told", "--yes").want(t, 0, "0 redacted", "")
+	b.run(t, "redact", "--from-event", fmt.Sprint(redact), "--reason", "asked for", "--yes").want(t, 0, "3 redacted", "")
+	b.run(t, "redact", "pending", "-o", "json").want(t, 0, fmt.Sprintf(`"event":"%d"`, foreign), "")
+	if pending := b.run(t, "redact", "pending").out; strings.Count(pending, "\n") != 2 {
+		t.Errorf("pending\n%s", pending)
+	}
+	b.run(t, "redact", "--answers", fmt.Sprint(foreign), "--event", fmt.Sprint(foreign), "--reason", "not ours", "--yes").want(t, 0, "1 redacted", "")
+	b.run(t, "redact", "pending").want(t, 0, "Nothing is asked for", "")
+	var left int
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE body IS NOT NULL`).Scan(&left); err != nil || left != 2 {
+		t.Errorf("%d events have a body, %v", left, err)
+	}
+}

@@ -1,0 +1,82 @@
+package shopify
+
+import (
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+var _ provider.Eraser = Shopify{}
+
+// The topics that every app must act on (https://shopify.dev/docs/apps/build/compliance/privacy-law-compliance).
+const (
+	dataRequest     = "customers/data_request"
+	customersRedact = "customers/redact"
+	shopRedact      = "shop/redact"
+)
+
+// erasureWithin is Shopify's term, from the receipt on.
+const erasureWithin = 30 * 24 * time.Hour
+
+// ErasureTypes are Shopify's three compliance topics.
+func (Shopify) ErasureTypes() []string { return []string{dataRequest, customersRedact, shopRedact} }
+
+// Erasure reads a compliance webhook. The shop is that of the event, which the source allows, and not the body's: it must be the same.
+func (Shopify) Erasure(e *provider.Stored) (*provider.Erasure, error) {
+	root, err := provider.ReadObject(e.Body)
+	if err != nil {
+		return nil, err
+	}
+	if shop := shopName(textOf(root, "shop_domain")); shop != e.Account {
+		return nil, dead("the body is about the shop %.100q, and the delivery came for %.100q: the header is not signed, so neither is believed", shop, e.Account)
+	}
+	w := erasing{&provider.Erasure{Kind: provider.EraseRedact, Within: erasureWithin, Account: e.Account}}
+	switch e.Type {
+	case shopRedact:
+		w.All = true
+		return w.Erasure, nil
+	case dataRequest:
+		w.Kind = provider.EraseTell
+		w.orders(root.Get("orders_requested"))
+	case customersRedact:
+		w.orders(root.Get("orders_to_redact"))
+	default:
+		return nil, dead("the type %.100q asks for nothing", e.Type)
+	}
+	w.customer(root.Get("customer"))
+	if len(w.Objects)+len(w.Values) == 0 {
+		return nil, dead("the body names neither a customer nor an order")
+	}
+	return w.Erasure, nil
+}
+
+// orders adds orders and what hangs on them.
+func (w erasing) orders(list *canonical.Value) {
+	for _, id := range list.Elements() {
+		if id := idText(id); digits(id) != "" {
+			w.Objects = append(w.Objects, [2]string{"order", id})
+			w.Values = append(w.Values, provider.PathValue{Path: "$.order_id", Value: id})
+		}
+	}
+}
+
+// customer adds a customer, by id, address and phone wherever topics have them.
+func (w erasing) customer(c *canonical.Value) {
+	if id := idText(c.Get("id")); digits(id) != "" {
+		w.Objects = append(w.Objects, [2]string{"customer", id})
+		w.Values = append(w.Values, provider.PathValue{Path: "$.customer.id", Value: id}, provider.PathValue{Path: "$.customer_id", Value: id})
+	}
+	for _, field := range []string{"email", "phone"} {
+		value := strings.TrimSpace(textOf(c, field))
+		for _, path := range []string{"$.", "$.customer.", "$.contact_"} {
+			if value != "" {
+				w.Values = append(w.Values, provider.PathValue{Path: path + field, Value: value})
+			}
+		}
+	}
+}
+
+// erasing is an Erasure that is being read.
+type erasing struct{ *provider.Erasure }
