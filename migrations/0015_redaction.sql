@@ -86,9 +86,14 @@ BEGIN
   ) e;
   all_events := coalesce(all_events, '{}');
 
-  SELECT coalesce(array_agg(l ORDER BY l), '{}') INTO locked FROM (
+  -- The locks of applying in its order: the sources, which only a swap of a rebuild takes alone, then the objects in the mirror and among the staged. At
+  -- last who stages bases just now is waited for.
+  PERFORM pg_advisory_xact_lock_shared(1886352244, s) FROM (
+    SELECT unnest(p_sources) AS s UNION SELECT e.source FROM events e WHERE e.id = ANY(all_events) UNION SELECT o.source FROM outcomes o WHERE o.event_id = ANY(all_events) ORDER BY 1) s;
+  SELECT coalesce(array_agg(l), '{}') INTO locked FROM (
     SELECT unnest(p_locks) AS l UNION SELECT unnest(all_events) UNION SELECT o.object FROM outcomes o WHERE o.event_id = ANY(all_events) AND o.object <> 0) l;
-  PERFORM pg_advisory_xact_lock(l) FROM unnest(locked) AS l;
+  PERFORM pg_advisory_xact_lock(l) FROM (SELECT l FROM unnest(locked) AS l UNION SELECT l # 6364136223846793005 FROM unnest(locked) AS l ORDER BY 1) l;
+  LOCK TABLE staged IN SHARE ROW EXCLUSIVE MODE;
 
   WITH new AS (INSERT INTO redacted (event, run, at) SELECT e, p_run, now_at FROM unnest(all_events) AS e ORDER BY e ON CONFLICT DO NOTHING RETURNING event)
   SELECT coalesce(array_agg(new.event), '{}'), count(*) INTO fresh, cleared_events FROM new;
