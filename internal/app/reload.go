@@ -122,7 +122,7 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if names := r.loader.NeedRestart(cfg); len(names) > 0 {
 		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
 	}
-	r.Logger.Info("configuration reloaded", append([]any{"sources", len(cfg.Sources), "schedules", len(cfg.Schedules)}, differences(r.current, cfg)...)...)
+	r.Logger.Info("configuration reloaded", slices.Concat([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg), []any{"schedules", len(cfg.Schedules)})...)
 	r.current = cfg
 	r.inUse.Store(cfg)
 	if r.reloaded != nil {
