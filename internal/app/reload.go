@@ -122,7 +122,11 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if names := r.loader.NeedRestart(cfg); len(names) > 0 {
 		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
 	}
-	r.Logger.Info("configuration reloaded", slices.Concat([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg), []any{"schedules", len(cfg.Schedules)})...)
+	told := append([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg)...)
+	if n := len(cfg.Schedules); n > 0 {
+		told = append(told, "schedules", n)
+	}
+	r.Logger.Info("configuration reloaded", told...)
 	r.current = cfg
 	r.inUse.Store(cfg)
 	if r.reloaded != nil {
