@@ -156,9 +156,16 @@ func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
 	}
 	fmt.Fprintln(out, "\nOutcomes")
 	for _, o := range outcomes {
-		if err := facts(out, "  run "+strconv.FormatInt(o.Run, 10), o.Status, "  reason", o.Reason, "  object", object(o.ObjectType, o.ObjectID),
+		due, beside := o.Due.String(), ""
+		if o.Run != events.LiveRun {
+			due = "" // a run's failures are not tried again by themselves
+		}
+		if o.Original != nil {
+			beside = "the live outcome, " + o.Original.Status
+		}
+		if err := facts(out, "  run "+strconv.FormatInt(o.Run, 10), o.Status, "  beside", beside, "  reason", o.Reason, "  object", object(o.ObjectType, o.ObjectID),
 			"  version", versionWords(o.Version), "  decided by", versionWords(o.DecidedBy), "  attempts", strconv.Itoa(o.Attempts),
-			"  tried again", o.Due.String(), "  at", o.At.String()); err != nil {
+			"  tried again", due, "  at", o.At.String()); err != nil {
 			return err
 		}
 	}

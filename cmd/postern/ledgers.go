@@ -24,7 +24,12 @@ func newOutcomesCommand(c *cli) *cobra.Command {
 		columns: []column[events.Outcome]{
 			{"EVENT", func(o events.Outcome) string { return strconv.FormatInt(o.EventID, 10) }},
 			{"RUN", func(o events.Outcome) string { return strconv.FormatInt(o.Run, 10) }},
-			{"STATUS", func(o events.Outcome) string { return o.Status }},
+			{"STATUS", func(o events.Outcome) string {
+				if o.Original != nil {
+					return o.Status + " (live: " + o.Original.Status + ")"
+				}
+				return o.Status
+			}},
 			{"SOURCE", func(o events.Outcome) string { return o.Source }},
 			{"OBJECT", func(o events.Outcome) string { return object(o.ObjectType, o.ObjectID) }},
 			{"AT", func(o events.Outcome) string { return o.At.String() }},

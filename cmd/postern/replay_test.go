@@ -167,3 +167,21 @@ func TestRetryIsAskedFor(t *testing.T) {
 	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
 	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry, and only the failures of a replay")
 }
+
+// The outcome of a run stands beside the live one, and names it.
+func TestOutcomesNameTheOriginal(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.append(t, "stripe", "evt_1", "{}")
+	b.outcome(t, id, "applied")
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes SELECT event_id, 5, source, object, account, object_type, object_id, 'failed', reason, version, decided_by, attempts, now() + interval '1 h', at, rule_version FROM outcomes`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "outcomes", "list", "--run", "5").want(t, 0, "failed (live: applied)", "")
+	b.run(t, "outcomes", "list", "--run", "5", "-o", "json").want(t, 0, `"original":{"run":0,"status":"applied"}`, "")
+	b.run(t, "outcomes", "list", "--run", "0", "-o", "json").want(t, 0, `"original":null`, "")
+	r := b.run(t, "events", "show", "evt_1")
+	if r.want(t, 0, "the live outcome, applied", ""); strings.Contains(r.out, "tried again") {
+		t.Error(r.out)
+	}
+}

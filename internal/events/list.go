@@ -210,18 +210,30 @@ type Outcome struct {
 	Due         Instant         `json:"due"`
 	At          Instant         `json:"at"`
 	RuleVersion int             `json:"rule_version"`
+	// Original is the live outcome of the event, beside which this one of a run stands; null for the live one itself, and where there is none.
+	Original *Original `json:"original"`
+}
+
+// Original is the live outcome of an event.
+type Original struct {
+	Run    int64  `json:"run"`
+	Status string `json:"status"`
 }
 
 // OutcomeColumns are the columns that ScanOutcome reads, of outcomes c and sources s.
 const OutcomeColumns = `c.event_id, c.run, s.name, c.account, c.object_type, c.object_id, c.status, c.reason, c.version, c.decided_by,
-  c.attempts, c.due, c.at, c.rule_version`
+  c.attempts, c.due, c.at, c.rule_version, (SELECT l.status FROM outcomes l WHERE c.run <> 0 AND l.event_id = c.event_id AND l.run = 0)`
 
 // ScanOutcome reads a row of OutcomeColumns.
 func ScanOutcome(row pgx.CollectableRow) (Outcome, error) {
 	var o Outcome
 	var due *time.Time
+	var live *string
 	err := row.Scan(&o.EventID, &o.Run, &o.Source, &o.Account, &o.ObjectType, &o.ObjectID, &o.Status, &o.Reason, &o.Version, &o.DecidedBy,
-		&o.Attempts, &due, &o.At.Time, &o.RuleVersion)
+		&o.Attempts, &due, &o.At.Time, &o.RuleVersion, &live)
+	if live != nil {
+		o.Original = &Original{Run: LiveRun, Status: *live}
+	}
 	if due != nil {
 		o.Due.Time = *due
 	}
