@@ -37,6 +37,11 @@ type testBundle struct {
 
 func setup(t *testing.T, seed uint64, objects int) *testBundle {
 	t.Helper()
+	return setupOf(t, seed, sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70, Twins: 20, Deletes: 15})
+}
+
+func setupOf(t *testing.T, seed uint64, like sim.Options) *testBundle {
+	t.Helper()
 	b := &testBundle{db: testkit.Database(t)}
 	b.pool, b.operator = b.db.Role(t, "processor"), b.db.Role(t, "operator")
 	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"sim": "sim"})
@@ -44,7 +49,7 @@ func setup(t *testing.T, seed uint64, objects int) *testBundle {
 		t.Fatal(err)
 	}
 	b.source = known.Number["sim"]
-	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70, Twins: 20, Deletes: 15})
+	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), like)
 	rand.New(rand.NewPCG(seed, 3)).Shuffle(len(h.Events), func(i, j int) { h.Events[i], h.Events[j] = h.Events[j], h.Events[i] })
 	b.ids = b.append(t, h.Events)
 	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{}, b.ids, false); err != nil {

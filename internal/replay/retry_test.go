@@ -194,11 +194,11 @@ func (b *testBundle) takes(t *testing.T, job string) (h *runs.Hold) {
 	return h
 }
 
-// flaky makes every third write of a table fail, and with it the transaction.
+// flaky makes about every third write of a table fail as if the server was stopped, and with it the transaction.
 func (b *testBundle) flaky(t *testing.T, table, write string) {
 	t.Helper()
 	if _, err := b.db.Pool.Exec(t.Context(), fmt.Sprintf(`CREATE FUNCTION fail_%[1]s_%[2]s() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN IF random() < 0.33 THEN RAISE EXCEPTION 'a fault of the test'; END IF; RETURN NULL; END $$;
+$$ BEGIN IF random() < 0.33 THEN RAISE EXCEPTION 'a fault of the test' USING ERRCODE = 'admin_shutdown'; END IF; RETURN NULL; END $$;
 CREATE TRIGGER fail AFTER %[2]s ON %[1]s FOR EACH STATEMENT EXECUTE FUNCTION fail_%[1]s_%[2]s()`, table, write)); err != nil {
 		t.Fatal(err)
 	}
