@@ -222,7 +222,7 @@ func endedWell(r *runs.Run) error {
 		return fmt.Errorf("run %d failed: %s", r.Run, r.Detail)
 	case r.Status == runs.Done && r.Job == replay.Job && failed+dead > 0:
 		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --run %d --status failed (or dead); with the cause mended, postern retry --run %d tries them again", failed, dead, r.Run, r.Run)
-	case r.Status == runs.Done && failed+dead > 0:
+	case r.Status == runs.Done && r.Job != rebuild.Job && failed+dead > 0: // of a rebuild's they failed live too
 		return fmt.Errorf("%d events failed and %d are dead: see postern outcomes list --status failed (or dead)", failed, dead)
 	}
 	return nil

@@ -66,7 +66,7 @@ const doneSQL = `
 WITH ended AS (
   UPDATE runs r SET status = 'done', detail = '', counts = $4, ended_at = clock_now(), updated_at = clock_now() FROM checkpoints c
   WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.schedule
-), succeeded AS (
+), seen AS (
   UPDATE schedules s SET succeeded_at = clock_now() FROM ended e WHERE s.name = e.schedule
 )
 SELECT true FROM ended`
