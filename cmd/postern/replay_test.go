@@ -165,6 +165,9 @@ func TestRetryIsAskedFor(t *testing.T) {
 	b.run(t, "retry", "evt_1").want(t, 2, "1 event failed or dead, stored ", "nobody can be asked here")
 	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "mended", "--yes", "--no-wait").want(t, 0, "mended", "")
 	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "once key", "")
+	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "was asked for with this key before", "")
+	b.run(t, "retry", "--yes", "--no-wait", "--once-key", "k").want(t, 2, "", "asked for something else (retry event=evt_1)")
 	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry, and only the failures of a replay")
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/replay"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // retrying are the flags of `postern retry`.
@@ -76,18 +75,8 @@ func (r *retrying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event str
 	if ok, err := confirm(cmd, "Try them again?", r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.AskRetry(ctx, pool, order, operator(), values.Get("reason"), p.Events)
-	if err != nil {
-		return err
-	}
-	if !r.noWait {
-		return watchRun(ctx, out, c, pool, run)
-	}
-	found, err := runs.Show(ctx, pool, run)
-	if err != nil {
-		return err
-	}
-	return printRun(out, c, found)
+	run, err := admin.AskRetry(ctx, pool, order, operator(), values, p.Events)
+	return wait(cmd, c, pool, run, err, r.noWait)
 }
 
 func countedRetries(p replay.RetryPreview) string {

@@ -19,15 +19,15 @@ import (
 )
 
 // RetryParams choose failed and dead outcomes to try again.
-var RetryParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
+var RetryParams = slices.Concat(slices.DeleteFunc(slices.Clone(EventParams), func(p Param) bool {
 	return p == limitParam || p == cursorParam || p.Name == "status"
-}),
-	Param{"run", "the run whose outcomes they are; 0, the default: live"},
-	Param{"status", "failed or dead (default: both)"},
-	Param{"failure", "a text in the reason of the failure"},
-	Param{"ids", "our ids of events, separated by commas"},
-	Param{"rate", "at most so many events per second (default: as fast as it goes)"},
-	Param{"reason", "why; kept in the ledger of runs"})
+}), []Param{
+	{"run", "the run whose outcomes they are; 0, the default: live"},
+	{"status", "failed or dead (default: both)"},
+	{"failure", "a text in the reason of the failure"},
+	{"ids", "our ids of events, separated by commas"},
+	{"rate", "at most so many events per second (default: as fast as it goes)"},
+}, onceParams)
 
 // PlanRetry reads RetryParams; event, if not "", is one event by our id or the provider's key. Errors: events.ErrInvalid, events.ErrNotFound for the event or the
 // run, *events.SeveralError.
@@ -37,7 +37,7 @@ func PlanRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url
 	o := &replay.Retry{Unfinished: processor.Unfinished{Run: q.number("run"), Status: q.oneOf("status", string(versioning.Failed), string(versioning.Dead)),
 		Failure: q.text("failure"), Objects: f.Objects}, Words: map[string]string{}, Rate: q.rate()}
 	for name := range maps.Keys(values) {
-		if name != "rate" && name != "reason" && name != "run" {
+		if name != "rate" && name != "run" && !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
 			o.Words[name] = values.Get(name)
 		}
 	}
@@ -60,7 +60,7 @@ func PlanRetry(ctx context.Context, pool *pgxpool.Pool, event string, values url
 
 // retriable refuses a run that has no failures of its own to try again.
 func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
-	if run == events.LiveRun {
+	if run == events.LiveRun || pool == nil {
 		return nil
 	}
 	r, err := runs.Show(ctx, pool, run)
@@ -75,9 +75,13 @@ func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
 	return nil
 }
 
-// AskRetry enters a retry into the ledger; a running processor carries it out. It returns the run's number.
-func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, who, reason string, expected int64) (run int64, err error) {
-	return runs.Ask(ctx, pool, runs.Order{Job: replay.RetryJob, Asked: o, Who: who, Reason: reason, Expected: expected})
+// AskRetry enters a retry, which PlanRetry made of the values, into the ledger; a running processor carries it out. Errors: events.ErrInvalid.
+func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, who string, values url.Values, expected int64) (*Asked, error) {
+	if event := o.Words["event"]; event != "" { // an argument
+		values = maps.Clone(values)
+		values.Set("event", event)
+	}
+	return ask(ctx, pool, runs.Order{Job: replay.RetryJob, Asked: o, Who: who, Expected: expected}, values)
 }
 
 // retry takes {"event": "...", "run": 7, "source": "stripe", "failure": "...", ..., "reason": "...", "preview": true, "exact": true}.
@@ -104,9 +108,5 @@ func (h *handler) retry(ctx context.Context, c echo.Context, query url.Values) (
 	if err != nil || preview {
 		return expected, err
 	}
-	run, err := AskRetry(ctx, h.Pool, order, by(c), values.Get("reason"), expected.Events)
-	if err != nil {
-		return nil, err
-	}
-	return runs.Show(ctx, h.Pool, run)
+	return AskRetry(ctx, h.Pool, order, by(c), values, expected.Events)
 }

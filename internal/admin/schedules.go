@@ -28,6 +28,10 @@ var Jobs = map[string]runs.Plan{
 		o.Publish = publish
 		return replayed(o), nil
 	}),
+	replay.RetryJob: planned(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+		o, err := PlanRetry(ctx, pool, "", values)
+		return runs.Order{Asked: o}, err
+	}),
 	retention.Job: planned(planRetention),
 }
 

@@ -135,7 +135,7 @@ func TestSchedulesOfTheConfiguration(t *testing.T) {
 	r.head = strings.Replace(r.head, "job: replay", "job: repaly", 1)
 	r.write(t, source("a", "s"))
 	r.reload(t, "failed")
-	if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be asked for by a schedule: write one of replay, retention`; !strings.Contains(r.log.String(), want) {
+	if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be asked for by a schedule: write one of replay, retention, retry`; !strings.Contains(r.log.String(), want) {
 		t.Errorf("want %s in\n%s", want, r.log)
 	}
 }
@@ -144,7 +144,7 @@ func TestSchedulesOfTheConfiguration(t *testing.T) {
 func TestSchedulesAreChecked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be asked for by a schedule: write one of replay, retention`,
+		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be asked for by a schedule: write one of replay, retention, retry`,
 		"{job: replay, cron: '@daily', parameters: {sorce: a}}":                                        `line 3: schedules.x.parameters: invalid: no parameter "sorce"`,
 		"{job: replay, cron: '@daily', parameters: {rate: fast}}":                                      `schedules.x.parameters: invalid: rate "fast"`,
 		"{job: replay, cron: '@daily', parameters: {since: soon}}":                                     `schedules.x.parameters: invalid: since "soon"`,
@@ -155,6 +155,8 @@ func TestSchedulesAreChecked(t *testing.T) {
 		"{job: retention, cron: '@daily', parameters: {keys: 5}}":                                      `keep keys at least as long as events`,
 		"{job: retention, cron: '@daily', parameters: {bodies: soon}}":                                 `bodies "soon" is no number`,
 		"{job: retention, cron: '@daily', parameters: {bodies: 99999}}":                                `at most 36500 days`,
+		"{job: retry, cron: '@daily', parameters: {status: dead, since: 2d}}":                          "",
+		"{job: retry, cron: '@daily', parameters: {status: applied}}":                                  `status "applied" is not known`,
 		"{job: retention, cron: '@daily', parameters: {bodies: 30}}":                                   "",
 		"{job: replay, cron: '@daily', parameters: {object_type: a, object_id: b}}":                    "",
 		"{job: replay, cron: '@daily', parameters: {mode: force, publish: true, rate: 5, since: 25h}}": "",
