@@ -304,21 +304,21 @@ func TestChangedSchedules(t *testing.T) {
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	p := c.planner(schedule("a", "0 14 * * *"), schedule("b", "0 14 * * *"))
 	tick(t, p)
-	changed := schedule("a", "0 11 * * *")
+	changed := schedule("a", "0 16 * * *")
 	changed.Parameters = map[string]string{"at": "y"}
 	p.Replace([]runs.Schedule{changed})
 	c.at(t, p, "2026-05-01T18:00:00Z")
 	if c.of(t, "a") != nil || c.of(t, "b") != nil {
 		t.Errorf("%v %v", c.of(t, "a"), c.of(t, "b"))
 	}
-	c.at(t, p, "2026-05-02T11:00:00Z")
-	if diff := cmp.Diff([]string{"02 11:00 waiting"}, c.of(t, "a")); diff != "" {
+	c.at(t, p, "2026-05-02T16:00:00Z")
+	if diff := cmp.Diff([]string{"02 16:00 waiting"}, c.of(t, "a")); diff != "" {
 		t.Error(diff)
 	}
 	if s := c.scheduled(t, "b"); s.Planned || !s.Next.IsZero() {
 		t.Errorf("%+v", s)
 	}
-	if r := c.show(t, c.scheduled(t, "a").Last); string(r.Asked) != `{"at": "y"}` || r.Schedule != "a" || r.Who != "schedule a" || r.Reason != "planned for 2026-05-02T11:00:00Z" {
+	if r := c.show(t, c.scheduled(t, "a").Last); string(r.Asked) != `{"at": "y"}` || r.Schedule != "a" || r.Who != "schedule a" || r.Reason != "planned for 2026-05-02T16:00:00Z" {
 		t.Errorf("%+v", r)
 	}
 	c.set(t, instant(t, "2026-05-20T00:00:00Z"))
