@@ -45,7 +45,8 @@ func (a *ages) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
 	if err != nil {
 		return retention.Policy{}, err
 	}
-	p := retention.Policy(cfg.Retention)
+	r := cfg.Retention
+	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
 	for _, f := range []struct {
 		name     string
 		from, to *int

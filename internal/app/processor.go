@@ -76,7 +76,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[string]runs.Carry {
 	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
 	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
-	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p}
+	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p, Folder: a.Config.Retention.Export}
 	redacts := &redaction.Runner{Pool: pool, Processor: p}
 	return map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry, redaction.Job: redacts.Carry}
 }
@@ -85,7 +85,10 @@ func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[strin
 const tidyEvery = 10 * time.Second
 
 // retentionPolicy is the configuration's section retention.
-func retentionPolicy(c *config.Config) retention.Policy { return retention.Policy(c.Retention) }
+func retentionPolicy(c *config.Config) retention.Policy {
+	r := c.Retention
+	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
+}
 
 // processID names this process in leases.
 func processID() string {

@@ -148,6 +148,9 @@ type Retention struct {
 	Rejections int `yaml:"rejections" default:"0" validate:"gte=0,lte=36500"`
 	// Runs is the age of the history of runs that have ended.
 	Runs int `yaml:"runs" default:"0" validate:"gte=0,lte=36500"`
+	// Export is a folder, the same for every processor, into which each day of the log is written and read back before it is dropped, as `postern import`
+	// reads it. Leave empty to drop without.
+	Export string `yaml:"export"`
 }
 
 // Processor is how events are applied to the mirror.

@@ -13,7 +13,7 @@ import (
 // dailySQL: however many processes ask, the index on open runs lets one in.
 const dailySQL = `
 INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
-SELECT 'retention', $1::jsonb || jsonb_build_object('at', clock_now()), 'postern', 'once a day', 'waiting', '', '{}', clock_now(), clock_now()
+SELECT 'retention', $1::jsonb, 'postern', 'once a day', 'waiting', '', '{}', clock_now(), clock_now()
 WHERE NOT EXISTS (SELECT FROM runs r WHERE r.job = 'retention' AND r.who = 'postern' AND r.made_at > clock_now() - interval '1 day')
 ON CONFLICT DO NOTHING`
 

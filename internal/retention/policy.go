@@ -45,8 +45,8 @@ func (p Policy) Check() error {
 // Order is what a run of retention is asked to do.
 type Order struct {
 	Policy
-	// At is the time that ages are counted back from, by the database's clock: what was previewed is what is done.
-	At time.Time `json:"at"`
+	// At is the time that ages are counted back from, by the database's clock: what was previewed is what is done. Zero: when the run was made.
+	At time.Time `json:"at,omitzero"`
 }
 
 // before is the time before which things of an age are forgotten; zero where they are kept for ever.

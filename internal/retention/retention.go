@@ -23,6 +23,8 @@ type Runner struct {
 	// Pool is connected as postern_processor, Keeper as postern_maintenance.
 	Pool, Keeper *pgxpool.Pool
 	Processor    *processor.Processor
+	// Folder is where each partition is exported to before it is dropped; "": it is not.
+	Folder string
 	// Chunk bounds the events between two checkpoints; 0: 1,000.
 	Chunk int
 	// step is told of each step before it is taken, and may end it; only tests set it.
@@ -61,8 +63,11 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	w := &work{Runner: r, hold: h, log: log}
 	asked := json.NewDecoder(bytes.NewReader(h.Asked))
 	asked.DisallowUnknownFields()
-	if err := asked.Decode(&w.order); err != nil || w.order.At.IsZero() {
-		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", errors.Join(err, w.order.Check())))
+	if err := asked.Decode(&w.order); err != nil {
+		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	}
+	if w.order.At.IsZero() {
+		w.order.At = h.MadeAt.Time
 	}
 	if err := w.order.Check(); err != nil {
 		return "", runs.Refuse(err)

@@ -1,15 +1,21 @@
 package retention_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -62,7 +68,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 	const seed = 42
 	policy := retention.Policy{Bodies: 2, Keys: 3, Outcomes: 3, Rejections: 1}
 	end := func(crash int) (state map[string][]string, steps []string) {
-		b := setup(t, seed, 5, 6)
+		b := setup(t, seed, 5, 3)
+		b.folder = t.TempDir()
 		b.exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes) SELECT 1, 'r', '', '', now() - interval '3 days' * (i % 2), '{}', '\x00', 1
 			FROM generate_series(1, 6) i`)
 		b.ask(t, policy)
@@ -89,7 +96,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 				UNION ALL SELECT 'outcomes ' || count(*) FROM outcomes WHERE run = 0 UNION ALL SELECT 'rejections ' || count(*) FROM rejections`)}, steps
 	}
 	want, steps := end(0)
-	if len(want["retired"]) != 2 || len(steps) < 20 {
+	if len(want["retired"]) != 2 || len(steps) < 15 {
 		t.Fatalf("%v %v", want, steps)
 	}
 	for crash := range steps {
@@ -344,5 +351,58 @@ func TestBadPolicies(t *testing.T) {
 			t.Errorf("%+v is carried out", p)
 		}
 		b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE ended_at IS NULL`)
+	}
+}
+
+// Where a folder is set, what goes is in it first, as it was; a file that is something else keeps its partition.
+func TestExportBeforeTheDrop(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 19, 5, 20)
+	b.folder = t.TempDir()
+	parts := b.rows(t, `SELECT relname FROM pg_class WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`)
+	foreign := filepath.Join(b.folder, parts[1]+".ndjson.zst")
+	if err := os.WriteFile(foreign, []byte("{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bodies := b.rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE id = ANY($1)`, b.days[0])
+	b.ask(t, retention.Policy{Bodies: 1})
+	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), parts[1]+": its export cannot be trusted") {
+		t.Fatal(err)
+	}
+	if got := len(b.stored(t)); got != len(b.days[1])+len(b.days[3])+len(b.days[4]) {
+		t.Errorf("%d events are left", got)
+	}
+	file, err := os.Open(filepath.Join(b.folder, parts[0]+".ndjson.zst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	z, err := zstd.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := bytes.Count(text, []byte("\n")); lines != len(bodies) || len(bodies) != len(b.days[0]) {
+		t.Errorf("%d lines for %d events", lines, len(b.days[0]))
+	}
+	for _, body := range bodies {
+		quoted, err := json.Marshal(body)
+		if err != nil || !bytes.Contains(text, quoted) {
+			t.Errorf("%s is not in the file, %v", quoted, err)
+		}
+	}
+	if err := os.Remove(foreign); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.carry(t, b.runner()); err != nil {
+		t.Fatal(err)
+	}
+	noted := b.rows(t, `SELECT name || ' ' || (export->>'events') || ' ' || (events = (export->>'events')::bigint) FROM retired ORDER BY name`)
+	if len(noted) != 3 || !strings.HasSuffix(noted[1], "true") {
+		t.Errorf("noted %v", noted)
 	}
 }

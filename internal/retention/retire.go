@@ -35,7 +35,9 @@ const (
 	beginSQL = `
 INSERT INTO retired AS r (name, lo, hi, folded_to, events, bytes, run, updated_at) VALUES ($1, $2::bigint, $3, $2::bigint - 1, 0, $4, $5, clock_now())
 ON CONFLICT (name) DO UPDATE SET run = excluded.run, bytes = excluded.bytes, updated_at = excluded.updated_at
-WHERE r.dropped_at IS NULL RETURNING folded_to, events`
+WHERE r.dropped_at IS NULL`
+
+	placeSQL = `SELECT folded_to, events FROM retired WHERE name = $1 AND dropped_at IS NULL`
 
 	foldedSQL = `UPDATE retired SET folded_to = $3, events = events + $4, updated_at = clock_now() WHERE name = $1 AND folded_to = $2`
 
@@ -46,8 +48,14 @@ WHERE r.dropped_at IS NULL RETURNING folded_to, events`
 	droppedAtSQL = `UPDATE retired SET dropped_at = clock_now(), updated_at = clock_now() WHERE name = $1 AND dropped_at IS NULL AND ready_at IS NOT NULL`
 )
 
-// prepare keeps what must outlive a partition: its events, folded into the bases. Only where these are as many as the partition holds is it ready.
+// prepare keeps what must outlive a partition: its events, in a file where that is wanted, and folded into the bases. Only where these are as many as the partition holds is it ready.
 func (w *work) prepare(ctx context.Context, p *Partition) (why string, err error) {
+	if err := w.begin(ctx, p); err != nil {
+		return "", err
+	}
+	if why, err := w.export(ctx, p); why != "" || err != nil {
+		return why, err
+	}
 	for try := range 2 {
 		folded, n, err := w.fold(ctx, p)
 		if err != nil {
@@ -83,13 +91,21 @@ func (w *work) prepare(ctx context.Context, p *Partition) (why string, err error
 	return "", nil
 }
 
+// begin notes that the partition is to go.
+func (w *work) begin(ctx context.Context, p *Partition) error {
+	if err := w.at("begin"); err != nil {
+		return err
+	}
+	if _, err := w.Pool.Exec(ctx, beginSQL, p.Name, p.lo, p.hi, p.Bytes, w.hold.Run.Run); err != nil {
+		return fmt.Errorf("begin to retire %s: %w", p.Name, err)
+	}
+	return nil
+}
+
 // fold joins the partition's events into the bases, from where it was left, and returns how far and how many that are in all.
 func (w *work) fold(ctx context.Context, p *Partition) (to, n int64, err error) {
-	if err := w.at("begin"); err != nil {
-		return 0, 0, err
-	}
-	if err := w.Pool.QueryRow(ctx, beginSQL, p.Name, p.lo, p.hi, p.Bytes, w.hold.Run.Run).Scan(&to, &n); err != nil {
-		return 0, 0, fmt.Errorf("begin to retire %s: %w", p.Name, err)
+	if err := w.Pool.QueryRow(ctx, placeSQL, p.Name).Scan(&to, &n); err != nil {
+		return 0, 0, fmt.Errorf("see how far %s is in the bases: %w", p.Name, err)
 	}
 	for {
 		ids, err := events.After(ctx, w.Pool, to, p.hi-1, w.chunk())

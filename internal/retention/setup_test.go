@@ -32,6 +32,8 @@ type testBundle struct {
 	// days are the ids of the events of each day, the oldest first; the last is today.
 	days [][]int64
 	now  time.Time
+	// folder is where partitions are exported to.
+	folder string
 }
 
 // setup appends a random history over some days, in a random order, and applies it; the auditor has passed all of it.
@@ -123,7 +125,7 @@ func (b *testBundle) audited(t *testing.T, to int64) {
 }
 
 func (b *testBundle) runner() *retention.Runner {
-	return &retention.Runner{Pool: b.pool, Keeper: b.maintainer, Processor: b.proc, Chunk: 7}
+	return &retention.Runner{Pool: b.pool, Keeper: b.maintainer, Processor: b.proc, Chunk: 7, Folder: b.folder}
 }
 
 // ask enters a run of a policy.
