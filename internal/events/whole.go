@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -21,6 +22,8 @@ FROM events WHERE `
 const (
 	wholeRangeSQL = wholeColumns + `id > $1 AND id <= $2 ORDER BY id LIMIT $3`
 	wholeIDsSQL   = wholeColumns + `id = ANY($1::bigint[]) ORDER BY id`
+
+	wholeBodySQL = `SELECT body FROM events WHERE id = $1`
 )
 
 // droppedBetweenSQL finds the partitions with ids in a range that were dropped since a time, or are about to be.
@@ -190,11 +193,9 @@ func (w *walk) borrow(ctx context.Context, e *Whole) error {
 
 // fetch reads the body of an event that the walk does not come to, or came to long ago.
 func (w *walk) fetch(ctx context.Context, holder int64) (body []byte, err error) {
-	rows, err := w.pool.Query(ctx, bodiesSQL, []int64{holder}, AnyBody)
-	if err != nil {
-		return nil, err
+	err = w.pool.QueryRow(ctx, wholeBodySQL, holder).Scan(&body)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
 	}
-	var id int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &body}, func() error { return nil })
 	return body, err
 }
