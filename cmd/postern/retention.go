@@ -26,7 +26,11 @@ func newRetentionCommand(c *cli) *cobra.Command {
 }
 
 // ages are the flags that take the place of the configuration's section retention.
-type ages struct{ bodies, keys, outcomes, rejections, runs int }
+type ages struct {
+	bodies, keys, outcomes, rejections, runs int
+	// export: the configuration wants an export before the drop.
+	export bool
+}
 
 func (a *ages) flags(cmd *cobra.Command) {
 	for _, f := range []struct {
@@ -45,6 +49,7 @@ func (a *ages) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
 	if err != nil {
 		return retention.Policy{}, err
 	}
+	a.export = cfg.Retention.Export != ""
 	r := cfg.Retention
 	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
 	for _, f := range []struct {
@@ -136,6 +141,7 @@ func (r *retaining) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy r
 	if ok, err := askFirst(cmd.InOrStdin(), cmd.ErrOrStderr(), r.yes, "Forget this for good?", "--dry-run"); err != nil || !ok {
 		return err
 	}
+	order.Export = r.export
 	run, err := admin.Retain(ctx, pool, order, operator(), filterValues(cmd, admin.RetainParams))
 	return wait(cmd, c, pool, run, err, r.noWait)
 }

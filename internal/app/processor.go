@@ -61,7 +61,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	}
 	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, pool, tidyEvery, a.Logger) })
 	a.loop("retention", func(ctx context.Context) error {
-		return retention.Daily(ctx, pool, retentionPolicy(a.Config), t.RetentionEvery, a.Logger)
+		return retention.Daily(ctx, pool, retention.Order{Policy: retentionPolicy(a.Config), Export: a.Config.Retention.Export != ""}, t.RetentionEvery, a.Logger)
 	})
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {

@@ -19,15 +19,15 @@ ON CONFLICT DO NOTHING`
 
 // Daily asks for retention once a day, as long as ctx lasts; any processor carries it out. It looks so often whether a day has passed. Where the
 // policy keeps everything there is nothing to do.
-func Daily(ctx context.Context, pool *pgxpool.Pool, p Policy, every time.Duration, log *slog.Logger) error {
-	if p.Empty() {
+func Daily(ctx context.Context, pool *pgxpool.Pool, o Order, every time.Duration, log *slog.Logger) error {
+	if o.Empty() {
 		<-ctx.Done()
 		return nil
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		if err := ask(ctx, pool, p); err != nil && ctx.Err() == nil {
+		if err := ask(ctx, pool, o); err != nil && ctx.Err() == nil {
 			log.Warn("retention not asked for; tried again", "error", err)
 		}
 		select {
@@ -38,8 +38,8 @@ func Daily(ctx context.Context, pool *pgxpool.Pool, p Policy, every time.Duratio
 	}
 }
 
-func ask(ctx context.Context, pool *pgxpool.Pool, p Policy) error {
-	asked, err := json.Marshal(p)
+func ask(ctx context.Context, pool *pgxpool.Pool, o Order) error {
+	asked, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,8 @@ func (p Policy) Check() error {
 // Order is what a run of retention is asked to do.
 type Order struct {
 	Policy
+	// Export: no partition goes without having been exported; a processor that has no folder for it refuses.
+	Export bool `json:"export,omitzero"`
 	// At is the time that ages are counted back from, by the database's clock: what was previewed is what is done. Zero: when the run was made.
 	At time.Time `json:"at,omitzero"`
 }

@@ -72,6 +72,9 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := w.order.Check(); err != nil {
 		return "", runs.Refuse(err)
 	}
+	if w.order.Export && w.Folder == "" {
+		return "", runs.Refuse(errors.New("an export before the drop is asked for, and the processor that took the run has no retention.export: give every processor the setting and the folder"))
+	}
 	session, err := r.Keeper.Acquire(ctx)
 	if err != nil {
 		return "", fmt.Errorf("connect for maintenance: %w", err)

@@ -311,7 +311,7 @@ func TestSourceThatIsNoLongerConfigured(t *testing.T) {
 func TestDaily(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 15, 1, 3)
-	policy := retention.Policy{Bodies: 5}
+	policy := retention.Order{Policy: retention.Policy{Bodies: 5}}
 	ended := make(chan error)
 	for range 8 {
 		go func() { ended <- retention.Ask(t.Context(), b.pool, policy) }()
@@ -364,6 +364,16 @@ func TestExportBeforeTheDrop(t *testing.T) {
 	if err := os.WriteFile(foreign, []byte("{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	demands, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: retention.Order{Policy: retention.Policy{Bodies: 1}, Export: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := b.runner()
+	without.Folder = ""
+	if _, err := b.carry(t, without); err == nil || !strings.Contains(err.Error(), "has no retention.export") || len(b.rows(t, `SELECT name FROM retired`)) > 0 {
+		t.Errorf("without a folder: %v", err)
+	}
+	b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE run = $1`, demands)
 	bodies := b.rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE id = ANY($1)`, b.days[0])
 	b.ask(t, retention.Policy{Bodies: 1})
 	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), parts[1]+": its export cannot be trusted") {
