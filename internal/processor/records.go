@@ -107,7 +107,7 @@ func (p *Processor) batch(evs []stream.Event) (n int) {
 // publishedAtOnce is how many events are read whole to be published: each may have a body of stream.MaxBody.
 const publishedAtOnce = 100
 
-// PublishStored publishes events of the log to postern.replays under a run, and returns how many those are: what is no longer in the log is left out.
+// PublishStored publishes events of the log to postern.replays under a run, and returns how many those are: what is no longer in the log, or was redacted, is left out.
 // It returns only when the stream has acknowledged all of them. An error is trouble of our own; publishing again is safe, and some then come twice.
 func (p *Processor) PublishStored(ctx context.Context, run int64, ids []int64) (n int64, err error) {
 	if p.Conn == nil {
@@ -120,9 +120,11 @@ func (p *Processor) PublishStored(ctx context.Context, run int64, ids []int64) (
 		if err != nil {
 			return n, err
 		}
-		evs := make([]stream.Event, len(recs))
+		evs := make([]stream.Event, 0, len(recs))
 		for i := range recs {
-			evs[i] = p.sourceEvent(&recs[i])
+			if !recs[i].Redacted {
+				evs = append(evs, p.sourceEvent(&recs[i]))
+			}
 		}
 		if err := p.publishStored(ctx, run, evs); err != nil {
 			return n, unavailable(err)

@@ -75,6 +75,10 @@ func TestPublishing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 23, 30)
 	server := testkit.JetStream(t)
+	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO events SELECT id - 1, source, 'redacted', event_type, account, object_type, object_id, occurred_at, received_at, origin,
+  api_version, headers, verification, fingerprint, id - 1, 0, NULL FROM events ORDER BY id LIMIT 1`); err != nil {
+		t.Fatal(err) // as a redaction leaves it: it is not published
+	}
 	b.publisher(t, server, 40)
 	before := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o ORDER BY event_id, run`)
 	run := b.ask(t, replay.Order{Publish: true, Rate: 400})
