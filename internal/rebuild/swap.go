@@ -49,8 +49,7 @@ const (
 	changed = `
   SELECT o.ctid AS live, s.ctid AS staged, o.exact_hash <> s.exact_hash OR o.ambiguous <> s.ambiguous OR o.state IS DISTINCT FROM s.state
     OR (o.version_at = ` + noVersion + `) <> (s.version_at = ` + noVersion + `) AS grew
-  FROM %s objects o %s JOIN staged s ON s.source = o.source AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id
-  WHERE o.source = $1 AND s.source = $1 AND ($2 = '' OR o.object_type = $2 AND s.object_type = $2) AND ` + differs
+  FROM %s WHERE o.source = $1 AND s.source = $1 AND ($2 = '' OR o.object_type = $2 AND s.object_type = $2) AND ` + differs
 
 	changeSQL = `), written AS (
   UPDATE objects o SET version_final = s.version_final, version_at = s.version_at, version_seen = s.version_seen, version_rank = s.version_rank,
@@ -62,8 +61,7 @@ const (
 )` + tell
 
 	added = `
-  SELECT o.ctid AS staged FROM %s staged o %s WHERE o.source = $1 AND ($2 = '' OR o.object_type = $2) AND NOT EXISTS
-    (SELECT FROM objects l WHERE l.source = $1 AND l.account = o.account AND l.object_type = o.object_type AND l.object_id = o.object_id)`
+  SELECT s.ctid AS staged FROM %s WHERE s.source = $1 AND ($2 = '' OR s.object_type = $2) AND o.source IS NULL`
 
 	addSQL = `), written AS (
   INSERT INTO objects AS o (` + columns + `)
@@ -75,9 +73,8 @@ const (
 )` + tell
 
 	emptied = `
-  SELECT o.ctid AS live, o.version_at > ` + noVersion + ` AS grew FROM %s objects o %s
-  WHERE o.source = $1 AND ($2 = '' OR o.object_type = $2) AND NOT (` + empty + `) AND NOT EXISTS
-    (SELECT FROM staged s WHERE s.source = $1 AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id)`
+  SELECT o.ctid AS live, o.version_at > ` + noVersion + ` AS grew FROM %s
+  WHERE o.source = $1 AND ($2 = '' OR o.object_type = $2) AND NOT (` + empty + `) AND s.source IS NULL`
 
 	// emptySQL keeps the rows of objects of which the log makes nothing any more, without a version and a state: a row that went would take
 	// its revision along, and the object's next one would be lower.
@@ -97,17 +94,37 @@ type part struct {
 	more      []any
 }
 
-func newPart(count, find, write string, more ...any) part {
+// table is one of the two tables under the name that the statements have for it.
+type table struct{ name, as string }
+
+var (
+	live = table{"objects", "o"}
+	made = table{"staged", "s"}
+)
+
+// of finds the table's row of a key by its index, whatever the planner believes of a table that has just been filled.
+func (t table) of() string {
+	return fmt.Sprintf(`LATERAL (SELECT x.ctid, x.* FROM %s x WHERE x.source = $1 AND x.account = k.account AND x.object_type = k.object_type AND x.object_id = k.object_id
+    LIMIT 1) %s`, t.name, t.as)
+}
+
+// newPart makes a part that reads one table and joins another to it; outer: also where the other has no row.
+func newPart(count, find, write string, from, to table, outer bool, more ...any) part {
+	join, same := "JOIN", "s.source = o.source AND s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id"
+	if outer {
+		join = "LEFT JOIN"
+	}
+	all := fmt.Sprintf("%s %s %s %s %s ON %s", from.name, from.as, join, to.name, to.as, same)
 	n := 3 + len(more)
-	keys := fmt.Sprintf("unnest($%d::text[], $%d::text[], $%d::text[]) AS k(account, object_type, object_id) JOIN", n, n+1, n+2)
-	const named = "ON o.account = k.account AND o.object_type = k.object_type AND o.object_id = k.object_id"
+	some := fmt.Sprintf("unnest($%d::text[], $%d::text[], $%d::text[]) AS k(account, object_type, object_id) JOIN %s ON true %s %s ON true", n, n+1, n+2, from.of(), join, to.of())
 	begin := "WITH found AS MATERIALIZED (" + find
-	return part{count: count, all: fmt.Sprintf(begin, "", "") + write, some: fmt.Sprintf(begin, keys, named) + write, more: more}
+	return part{count: count, all: fmt.Sprintf(begin, all) + write, some: fmt.Sprintf(begin, some) + write, more: more}
 }
 
 func parts() []part {
 	null := versioning.NullState(false)
-	return []part{newPart("", changed, changeSQL), newPart("", added, addSQL), newPart(Emptied, emptied, emptySQL, null.Hash[:], null.Exact[:], versioning.RuleVersion)}
+	return []part{newPart("", changed, changeSQL, live, made, false), newPart("", added, addSQL, made, live, true),
+		newPart(Emptied, emptied, emptySQL, live, made, true, null.Hash[:], null.Exact[:], versioning.RuleVersion)}
 }
 
 func swapStatements() (all []string) {
