@@ -141,6 +141,54 @@ func TestPartitionsDroppedBehindARebuild(t *testing.T) {
 	}
 }
 
+// Should a partition go that lies above a resting rebuild and below what is left of the log, the swap refuses, whoever dropped it for retention.
+// A rebuild that begins afterwards finds its events in the bases.
+func TestPartitionsDroppedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 25)
+	b := setup(t)
+	evs := sim.Generate(r, kinds["event time"]).Events
+	stored := func(off string, part []sim.Event) []int64 {
+		b.clock(t, off)
+		if err := events.EnsurePartitions(t.Context(), b.db.Pool, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		ids := b.append(t, r, b.source, part)
+		b.live(t, r, ids)
+		return ids
+	}
+	third := len(evs) / 3
+	stored("-6 days", evs[:third])
+	b.start(t, "one", nil, quick())
+	run := b.ask(t, rebuild.Order{Source: b.source})
+	b.until(t, run, staged)
+	middle := stored("-3 days", evs[third:2*third])
+	stored("0 days", evs[2*third:])
+	before := b.table(t, whole, "objects")
+	if _, err := b.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Bases}, middle, false); err != nil {
+		t.Fatal(err)
+	}
+	name := b.rows(t, `SELECT 'events_' || to_char(clock_now() - interval '3 days', 'YYYYMMDD')`)[0]
+	b.exec(t, `INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, dropped_at, updated_at)
+		SELECT $1, lo, lo + (86400000::bigint << 20), $2, $3, 0, 0, clock_now(), clock_now(), clock_now()
+		FROM (SELECT (extract(epoch FROM to_date(substr($1, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS lo) l`, name, middle[len(middle)-1], len(middle))
+	b.exec(t, `ALTER TABLE events DETACH PARTITION `+name)
+	b.exec(t, `DROP TABLE `+name)
+	if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
+		t.Fatal(err)
+	}
+	ended := b.until(t, run, func(r *runs.Run) bool { return r.Status.Final() })
+	if ended.Status != runs.Failed || !strings.Contains(ended.Detail, "partitions of the log were dropped") {
+		t.Errorf("%s: %s", ended.Status, ended.Detail)
+	}
+	if again := b.rebuilt(t, b.source); again.Counts[rebuild.Swapped] != 0 {
+		t.Errorf("%v", again.Counts)
+	}
+	if diff := cmp.Diff(before, b.table(t, whole, "objects")); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // dead finds every event dead.
 type dead struct{ sim.Provider }
 

@@ -193,13 +193,24 @@ func (w *work) step(ctx context.Context, after int64, ids []int64) (runs.Status,
 // errShortened: the log has lost events that were not staged yet.
 var errShortened = errors.New("partitions of the log were dropped before the rebuild had read them: start the rebuild again, it begins at what is kept of them")
 
+// goneSQL finds a partition between two ids that left the log although its events were not in the bases yet when the run began.
+const goneSQL = `
+SELECT EXISTS (SELECT FROM retired d JOIN runs r ON r.run = $1 WHERE d.ready_at >= r.started_at AND d.hi > $2::bigint + 1 AND d.lo <= $3 AND (d.dropped_at IS NOT NULL
+  OR NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending AND p.relname = d.name)))`
+
 // advance moves the checkpoint, unless what lies between may have been dropped before it was read.
 func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, error) {
 	oldest, err := events.Oldest(ctx, w.Pool)
 	if err != nil {
 		return "", err
 	}
-	if oldest-1 > after {
+	gone := oldest-1 > after
+	if !gone {
+		if err := w.Pool.QueryRow(ctx, goneSQL, w.hold.Run.Run, after, cursor).Scan(&gone); err != nil {
+			return "", fmt.Errorf("look for dropped partitions: %w", err)
+		}
+	}
+	if gone {
 		return "", runs.Refuse(errShortened)
 	}
 	return w.hold.Advance(ctx, cursor)
@@ -268,6 +279,6 @@ const Processed = "processed"
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return append(swapStatements(), brokenSQL, dueSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
+	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
 		detailSQL, decidedSQL, sourceSQL, openSQL)
 }

@@ -89,8 +89,10 @@ ORDER BY id LIMIT 1`
 
 	deadSQL = `SELECT count(*) FROM outcomes WHERE status = 'dead' AND run = 0 AND event_id >= $1 AND event_id < $2`
 
+	// readingSQL: a rebuild goes on from its bound to another, so what lies above it is still to be read.
 	readingSQL = `SELECT r.run, r.job, r.status FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
-WHERE r.ended_at IS NULL AND r.job <> 'retention' AND coalesce(c.cursor, 0) < $2::bigint - 1 AND coalesce(r.bound, $1::bigint) >= $1::bigint ORDER BY r.run LIMIT 1`
+WHERE r.ended_at IS NULL AND r.job <> 'retention' AND coalesce(c.cursor, 0) < $2::bigint - 1 AND (r.job = 'rebuild' OR coalesce(r.bound, $1::bigint) >= $1::bigint)
+ORDER BY r.run LIMIT 1`
 )
 
 // held says why a partition must stay for now, "" where nothing speaks for that: it holds unfinished events, or a run is still to read it.
