@@ -260,7 +260,11 @@ func (p *comparing) end(last *rebuild.Page, check bool) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "%s], \"run\": %d, \"stage\": %q, \"cursor\": \"%d\", \"counts\": %s}\n", before, last.Run, last.Stage, last.Cursor, counts)
+		dead, err := json.Marshal(last.Dead)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "%s], \"run\": %d, \"stage\": %q, \"cursor\": \"%d\", \"counts\": %s, \"dead\": %s}\n", before, last.Run, last.Stage, last.Cursor, counts, dead)
 	} else if err := p.sum(last); err != nil {
 		return err
 	}
@@ -273,10 +277,13 @@ func (p *comparing) end(last *rebuild.Page, check bool) error {
 
 func (p *comparing) sum(last *rebuild.Page) error {
 	n := func(kind rebuild.Kind) string { return strconv.FormatInt(p.total[kind], 10) }
-	unfinished := ""
+	unfinished, dead := "", ""
+	if d := last.Dead; d != nil && d.Events > 0 {
+		dead = fmt.Sprintf("%d, the first of them %d: %s", d.Events, d.First, d.Reason)
+	}
 	if last.Stage != "staged" {
 		unfinished = "the rebuild is not at rest (" + last.Stage + "), so this is not its end"
 	}
 	return facts(p.out, "same", n(rebuild.Same), "same but for the look that is owed", n(rebuild.LookOnly), "differing", n(rebuild.Differing), "only live", n(rebuild.OnlyLive),
-		"only staged", n(rebuild.OnlyStaged), "ahead of the rebuild", n(rebuild.Ahead), "note", unfinished)
+		"only staged", n(rebuild.OnlyStaged), "ahead of the rebuild", n(rebuild.Ahead), "events applied live and dead now", dead, "note", unfinished)
 }

@@ -42,7 +42,7 @@ func Explain(ctx context.Context, pool *pgxpool.Pool, o *Order, err error) error
 }
 
 const wantSQL = `
-UPDATE runs SET asked = asked || '{"swap": true}', status = CASE WHEN status = 'paused' THEN 'waiting' ELSE status END, updated_at = clock_now()
+UPDATE runs SET asked = asked || '{"swap": true, "seen": true}', status = CASE WHEN status = 'paused' THEN 'waiting' ELSE status END, updated_at = clock_now()
 WHERE run = $1 AND job = 'rebuild' AND ended_at IS NULL`
 
 // Swap has an open rebuild put what it stages in the place of the live objects, as soon as it has caught up.

@@ -38,6 +38,8 @@ type Page struct {
 	Counts map[Kind]int64 `json:"counts"`
 	// Items are the objects that are not the same.
 	Items []Difference `json:"items"`
+	// Dead are the events that are in the mirror and dead in the rebuild; null but in the last part.
+	Dead *DeadEvents `json:"dead"`
 	// Next is where the next part begins, null behind the last.
 	Next *string `json:"next_cursor"`
 }
@@ -177,6 +179,12 @@ func (c *comparison) page(ctx context.Context) (*Page, error) {
 	if end != nil {
 		next := events.MakeCursor(end.Account, end.Type, end.ID)
 		page.Next = &next
+	} else {
+		dead, err := deadIn(ctx, c.pool, c.run.Run)
+		if err != nil {
+			return nil, err
+		}
+		page.Dead = &dead
 	}
 	return page, c.explain(ctx, page)
 }

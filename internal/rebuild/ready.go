@@ -65,6 +65,9 @@ func (w *work) ready(ctx context.Context) (runs.Status, error) {
 	if status, err := w.catchUp(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
+	if status, err := w.missed(ctx); err != nil || status != runs.Running {
+		return status, err
+	}
 	found := newKeySet(w.Settings.Keys)
 	c := &comparison{pool: w.Pool, run: &w.hold.Run, order: w.order, limit: 2 * compareRows}
 	for !found.over {

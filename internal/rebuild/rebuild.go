@@ -30,6 +30,8 @@ type Order struct {
 	Type string `json:"type"`
 	// Swap puts them in the place of the live ones as soon as they are staged. It may be said later: until then the run rests, paused.
 	Swap bool `json:"swap"`
+	// Seen: a person has the swap done although events that were applied live are dead in the rebuild.
+	Seen bool `json:"seen,omitzero"`
 	// Words are what was asked as the person wrote it, by parameter.
 	Words map[string]string `json:"words"`
 }
@@ -46,10 +48,13 @@ type Settings struct {
 	CatchUp, Lock time.Duration
 	// Swap bounds the whole transaction of a swap.
 	Swap time.Duration
+	// Again is the pause before events that failed are tried again, and between two tries of a swap.
+	Again time.Duration
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Chunk: 1000, Rows: 5000, Keys: 50_000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute}
+var DefaultSettings = Settings{Chunk: 1000, Rows: 5000, Keys: 50_000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute,
+	Again: time.Second}
 
 // Runner carries out rebuilds.
 type Runner struct {
@@ -102,6 +107,11 @@ func (w *work) read() error {
 	if err := asked.Decode(&w.order); err != nil {
 		return runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
 	}
+	return w.known()
+}
+
+// known refuses where the source is not configured here, so that its events cannot be read.
+func (w *work) known() error {
 	if name, ok := w.Processor.Knows(w.order.Source); !ok {
 		return runs.Refuse(fmt.Errorf("source %q is not in the configuration of the processor that took the run: add it there and start the rebuild again", name))
 	}
@@ -179,9 +189,9 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 
 // step stages some events and moves the checkpoint behind them.
 func (w *work) step(ctx context.Context, after int64, ids []int64) (runs.Status, error) {
-	counts, err := w.apply(ctx, ids, w.alone)
-	if err != nil {
-		return "", err
+	counts, status, err := w.apply(ctx, w.target(), ids, w.alone)
+	if err != nil || status != runs.Running {
+		return status, err
 	}
 	for status, n := range counts {
 		w.hold.Counts[string(status)] += n
@@ -221,64 +231,11 @@ func (w *work) target() processor.Target {
 	return processor.Target{Run: w.hold.Run.Run, Into: versioning.Staged, Type: w.order.Type, Guard: w.hold.Guard, Wrote: w.differing.add, Log: w.log}
 }
 
-// apply stages events. What fails although it was applied live must not be missing from the mirror: after some tries it ends the run.
-func (w *work) apply(ctx context.Context, ids []int64, alone bool) (map[versioning.Status]int64, error) {
-	for {
-		counts, err := w.Processor.ApplyStored(ctx, w.target(), ids, alone)
-		if err != nil || counts[versioning.Failed]+counts[versioning.Dead] == 0 {
-			return counts, err
-		}
-		again, err := w.again(ctx, ids)
-		if err != nil || !again {
-			return counts, err
-		}
-		alone = true
-	}
-}
-
-// brokenSQL finds events that failed in a run though the live run is through with them.
-const brokenSQL = `
-SELECT o.event_id, o.reason, o.status = 'dead' OR o.attempts >= $3 FROM outcomes o
-WHERE o.run = $1 AND o.event_id = ANY($2::bigint[]) AND (o.status = 'failed' OR o.status = 'dead' AND o.reason LIKE 'given up after%')
-  AND EXISTS (SELECT FROM outcomes l WHERE l.event_id = o.event_id AND l.run = 0 AND l.status NOT IN ('failed', 'dead'))
-ORDER BY 3 DESC, 1 LIMIT 1`
-
-// dueSQL lets failed events be tried again at once.
-const dueSQL = `UPDATE outcomes SET due = clock_now() - interval '1 millisecond' WHERE run = $1 AND event_id = ANY($2::bigint[]) AND status = 'failed' AND attempts < $3`
-
-// tries is how often an event is staged that fails; a process that is ended twice while it tries one alone is no proof against that event.
-const tries = 3
-
-// again says whether some of the events must be tried again, and makes them due.
-func (w *work) again(ctx context.Context, ids []int64) (bool, error) {
-	rows, err := w.Pool.Query(ctx, brokenSQL, w.hold.Run.Run, ids, tries)
-	if err != nil {
-		return false, fmt.Errorf("look for failures of run %d: %w", w.hold.Run.Run, err)
-	}
-	found, event, reason, given := false, int64(0), "", false
-	for rows.Next() {
-		if err := rows.Scan(&event, &reason, &given); err != nil {
-			return false, err
-		}
-		found = true
-	}
-	switch err := rows.Err(); {
-	case err != nil:
-		return false, fmt.Errorf("look for failures of run %d: %w", w.hold.Run.Run, err)
-	case !found:
-		return false, nil
-	case given:
-		return false, runs.Refuse(fmt.Errorf("event %d was applied live and fails now, so its object would be lost: %s", event, reason))
-	}
-	_, err = w.Pool.Exec(ctx, dueSQL, w.hold.Run.Run, ids, tries)
-	return true, err
-}
-
 // Processed is the count of all events that have an outcome in the run.
 const Processed = "processed"
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
+	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, missedSQL, deadSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
 		detailSQL, decidedSQL, sourceSQL, openSQL)
 }

@@ -137,7 +137,7 @@ func (b *testBundle) live(t *testing.T, r *rand.Rand, ids []int64) {
 // quick are settings of which a test need not wait for the end.
 func quick() rebuild.Settings {
 	s := rebuild.DefaultSettings
-	s.Chunk, s.Rows, s.Small, s.Keys = 17, 7, 5, 1+rand.IntN(20)
+	s.Chunk, s.Rows, s.Small, s.Keys, s.Again = 17, 7, 5, 1+rand.IntN(20), 50*time.Millisecond
 	return s
 }
 

@@ -164,7 +164,7 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 			return status, err
 		}
 		w.log.Warn("not swapped; tried again", "error", err)
-		runs.Pause(ctx, time.Second)
+		runs.Pause(ctx, w.Settings.Again)
 	}
 }
 
@@ -199,6 +199,9 @@ func (w *work) catchUpHeld(ctx context.Context) error {
 	}
 	if err == nil && status == runs.Running {
 		status, err = w.walk(soon)
+	}
+	if err == nil && status == runs.Running {
+		status, err = w.missed(soon)
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && soon.Err() != nil:
