@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,7 +34,8 @@ the exact bytes of the body. A name that ends in .gz or .zst is compressed so. W
 meanwhile.
 
 FILE has its name when it is whole; until then it is FILE.part, and FILE.state beside it tells how far it is. An export that was ended goes on there
-with --resume and the same flags. postern import reads the file; docs/migrating.md shows both.`,
+with --resume and the same flags. Retention does not wait for it: where a day of the log goes before it is read, the export ends with an error, and
+begins anew. postern import reads the file; docs/migrating.md shows both.`,
 		Example: `  postern export events.ndjson.zst
   postern export march.ndjson.gz --source stripe --since 2026-03-01 --until 2026-04-01
   postern export events.ndjson.zst --resume
@@ -74,7 +75,6 @@ func (x *exporting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path str
 		if err == nil && done.LeftOut > 0 {
 			fmt.Fprintln(cmd.ErrOrStderr(), "postern: left out", leftOut(done))
 		}
-		warnDropped(cmd.ErrOrStderr(), done)
 		return err
 	}
 	words := map[string]string{}
@@ -86,7 +86,6 @@ func (x *exporting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, path str
 	if err != nil {
 		return goOn(ctx, err, path, done)
 	}
-	warnDropped(cmd.ErrOrStderr(), done)
 	if c.output == "json" {
 		return printJSON(cmd.OutOrStdout(), done)
 	}
@@ -102,16 +101,9 @@ func leftOut(done archive.Exported) string {
 	return counted(int(done.LeftOut), "event") + " whose bodies the log no longer has"
 }
 
-// warnDropped tells that something may be missing.
-func warnDropped(errs io.Writer, done archive.Exported) {
-	if len(done.Dropped) > 0 {
-		fmt.Fprintf(errs, "postern: warning: retention dropped %s meanwhile; what the export had not come to is not in it\n", strings.Join(done.Dropped, ", "))
-	}
-}
-
 // goOn adds to the error of an export that something of it is done, and how the rest is got.
 func goOn(ctx context.Context, err error, path string, done archive.Exported) error {
-	if done.Bytes == 0 && ctx.Err() == nil {
+	if errors.Is(err, archive.ErrShort) || done.Bytes == 0 && ctx.Err() == nil {
 		return err
 	}
 	return fmt.Errorf("%w; %s are in %s.part: the same command with --resume goes on", err, counted(int(done.Events), "event"), path)

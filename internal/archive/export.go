@@ -3,8 +3,11 @@ package archive
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,8 +15,11 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-// clockStep is how far the database's clock may have gone back and still not hide that a partition was dropped.
-const clockStep = time.Minute
+// ErrShort: days of the log went while they were exported, so that not all that was there is in the file.
+var ErrShort = errors.New("the export is not whole")
+
+// checkEvery is how long an export that stores nothing goes on before it looks again whether the days that it is to read are there.
+const checkEvery = time.Second
 
 // chunkBytes is about how much text is compressed, written and synced at once: what an export that is ended loses. A power of two.
 const chunkBytes = 8 << 20
@@ -37,8 +43,6 @@ type Exported struct {
 	Events int64 `json:"events"`
 	// LeftOut events have no body any more: it was redacted, or lay in a partition that was dropped.
 	LeftOut int64 `json:"left_out"`
-	// Dropped are partitions of the log that retention dropped while the export was under way: what it had not come to is not in the file.
-	Dropped []string `json:"dropped,omitempty"`
 	// Bytes are written, compressed.
 	Bytes int64 `json:"bytes"`
 	// Bound is the id up to which the log was read.
@@ -46,13 +50,13 @@ type Exported struct {
 }
 
 // Stream writes the chosen events to w, ascending by id, a line each. It ends at the bound that it freezes first, so it skips nothing that was committed
-// before, whoever appends meanwhile.
+// before, whoever appends meanwhile. Where retention takes out of the log what was to be read still, that is ErrShort.
 func Stream(ctx context.Context, e Exporting, w io.Writer) (Exported, error) {
-	bound, err := events.FreezeBound(ctx, e.Pool)
+	at, err := begin(ctx, &e)
 	if err != nil {
 		return Exported{}, err
 	}
-	x, err := newExport(ctx, e, place{Exported: Exported{Bound: bound}})
+	x, err := newExport(ctx, e, at)
 	if err != nil {
 		return Exported{}, err
 	}
@@ -69,6 +73,17 @@ type place struct {
 	Exported
 	// Cursor is the id of the last event that is written or left out.
 	Cursor int64 `json:"cursor,string"`
+	// Days are the partitions of the log that hold what is still to be read.
+	Days []events.Day `json:"days"`
+}
+
+// begin is the place of an export that has done nothing: what it will read, up to a bound that it freezes.
+func begin(ctx context.Context, e *Exporting) (at place, err error) {
+	if at.Bound, err = events.FreezeBound(ctx, e.Pool); err != nil {
+		return at, err
+	}
+	at.Days, err = events.Days(ctx, e.Pool, &e.Filter, 0, at.Bound)
+	return at, err
 }
 
 // export is one under way. While a chunk is compressed, written and synced, the next is read.
@@ -77,8 +92,11 @@ type export struct {
 	known events.Sources
 	// now is how far the chunk goes that is gathered, at what is stored; at belongs to the writer as long as that runs.
 	now, at place
-	chunk   []byte
-	packer  *packer
+	// checked is where the cursor was when the days of the log were looked at last, which was at checkedAt.
+	checked   int64
+	checkedAt time.Time
+	chunk     []byte
+	packer    *packer
 	// store keeps a chunk for good; at is how far the export is then.
 	store func(packed []byte, at place) error
 	// full are chunks for the writer, free those that it is done with. quit is closed when it has ended, with err.
@@ -101,7 +119,7 @@ func newExport(ctx context.Context, e Exporting, at place) (*export, error) {
 	}
 	known, err := events.RegisterSources(ctx, e.Pool, nil)
 	e.ChunkBytes = cmp.Or(e.ChunkBytes, chunkBytes)
-	x := &export{Exporting: e, known: known, at: at, now: at, packer: p, full: make(chan gathered), free: make(chan []byte, 1), quit: make(chan struct{})}
+	x := &export{Exporting: e, known: known, at: at, now: at, checked: at.Cursor, packer: p, full: make(chan gathered), free: make(chan []byte, 1), quit: make(chan struct{})}
 	x.free <- nil
 	return x, err
 }
@@ -123,7 +141,10 @@ func (x *export) read(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		return x.take(e)
+		return x.take(ctx, e)
+	}
+	if err := x.check(ctx); err != nil { // what went before an export goes on
+		return err
 	}
 	for end := x.now.Cursor; end < x.now.Bound; x.now.Cursor = end {
 		var err error
@@ -133,16 +154,44 @@ func (x *export) read(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if time.Since(x.checkedAt) < checkEvery {
+			continue
+		}
+		x.now.Cursor = end
+		if err := x.check(ctx); err != nil {
+			return err
+		}
 	}
-	var err error
-	if x.now.Dropped, err = events.Dropped(ctx, x.Pool, &x.Filter, x.now.Bound, events.Time(x.now.Bound).Add(-clockStep)); err != nil {
+	return x.flush(ctx)
+}
+
+// check looks, behind a reading, whether all days were there that it was to read, and notes those that are left. They are looked at after they were read:
+// whatever goes between the two was read, and is taken for gone all the same, which errs on the safe side.
+func (x *export) check(ctx context.Context) error {
+	days, err := events.Days(ctx, x.Pool, &x.Filter, x.checked, x.now.Bound)
+	if err != nil {
 		return err
 	}
-	return x.flush()
+	there := make(map[string]bool, len(days))
+	for _, d := range days {
+		there[d.Name] = true
+	}
+	var gone []string
+	for _, d := range x.now.Days {
+		if !there[d.Name] {
+			gone = append(gone, d.Name)
+		}
+	}
+	if len(gone) > 0 {
+		return fmt.Errorf("%w: %s went out of the log before all of it was read, by retention or by hand; begin again, for what the log has now", ErrShort, strings.Join(gone, ", "))
+	}
+	x.now.Days = slices.DeleteFunc(days, func(d events.Day) bool { return d.End <= x.now.Cursor+1 })
+	x.checked, x.checkedAt = x.now.Cursor, time.Now()
+	return nil
 }
 
 // take writes an event.
-func (x *export) take(e *events.Whole) error {
+func (x *export) take(ctx context.Context, e *events.Whole) error {
 	source, ok := x.known.Name[e.Source]
 	switch {
 	case !ok:
@@ -155,13 +204,16 @@ func (x *export) take(e *events.Whole) error {
 	}
 	x.now.Cursor = e.ID
 	if len(x.chunk) >= x.ChunkBytes {
-		return x.flush()
+		return x.flush(ctx)
 	}
 	return nil
 }
 
 // flush hands what is gathered to the writer.
-func (x *export) flush() error {
+func (x *export) flush(ctx context.Context) error {
+	if err := x.check(ctx); err != nil {
+		return err
+	}
 	select {
 	case x.full <- gathered{x.chunk, x.now}:
 	case <-x.quit:

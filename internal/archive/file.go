@@ -57,11 +57,11 @@ func ToFile(ctx context.Context, e Exporting, path string, words map[string]stri
 	case found && (!maps.Equal(s.Words, words) || s.Compression != e.Compression):
 		return Exported{}, fmt.Errorf("the export to %s %w (%s): repeat those, or delete %s and %s", path, ErrDiffers, s.asked(), path+partSuffix, path+stateSuffix)
 	case !found:
-		bound, err := events.FreezeBound(ctx, e.Pool)
+		at, err := begin(ctx, &e)
 		if err != nil {
 			return Exported{}, err
 		}
-		*s = state{Version: Version, Words: words, Filter: e.Filter, Compression: e.Compression, place: place{Exported: Exported{Bound: bound}}}
+		*s = state{Version: Version, Words: words, Filter: e.Filter, Compression: e.Compression, place: at}
 	}
 	e.Filter = f.state.Filter
 	x, err := newExport(ctx, e, f.state.place)
@@ -69,7 +69,10 @@ func ToFile(ctx context.Context, e Exporting, path string, words map[string]stri
 		return Exported{}, err
 	}
 	x.store = f.append
-	if err := x.run(ctx); err != nil {
+	if err = x.run(ctx); errors.Is(err, ErrShort) {
+		err = fmt.Errorf("%w: move away %s, which has what was read, and %s", err, path+partSuffix, path+stateSuffix)
+	}
+	if err != nil {
 		return x.at.Exported, err
 	}
 	return x.at.Exported, f.end()

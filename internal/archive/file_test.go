@@ -288,25 +288,6 @@ func TestEventsWithoutBodiesAreLeftOut(t *testing.T) {
 	}
 }
 
-// A partition that was dropped meanwhile may have had events that are not in the file, and the export says so.
-func TestExportTellsOfDroppedPartitions(t *testing.T) {
-	t.Parallel()
-	in := filled(t, 3)
-	if _, err := in.db.Pool.Exec(t.Context(), `INSERT INTO retired (name, lo, hi, folded_to, events, bytes, run, ready_at, dropped_at, updated_at) VALUES
-		('before', 1, 2, 1, 0, 0, 1, now() - interval '1 day', now() - interval '1 day', now()), ('meanwhile', 3, 4, 3, 0, 0, 1, now(), now(), now()),
-		('soon', 5, 6, 5, 0, 0, 1, now(), NULL, now()), ('later', 7, 8, 7, 0, 0, 1, NULL, NULL, now())`); err != nil {
-		t.Fatal(err)
-	}
-	done, err := archive.ToFile(t.Context(), archive.Exporting{Pool: in.operator, Compression: archive.None}, filepath.Join(t.TempDir(), "x"), nil, false)
-	if err != nil || fmt.Sprint(done.Dropped) != "[meanwhile soon]" || done.Events != 6 {
-		t.Errorf("%+v, %v", done, err)
-	}
-	done, err = archive.Stream(t.Context(), archive.Exporting{Pool: in.operator, Filter: events.Filter{After: 10}, Compression: archive.None}, io.Discard)
-	if err != nil || len(done.Dropped) != 0 {
-		t.Errorf("%+v, %v", done, err)
-	}
-}
-
 // The usual programs read what is compressed in chunks.
 func TestOtherProgramsReadIt(t *testing.T) {
 	t.Parallel()

@@ -4,5 +4,5 @@ package events
 func Statements() []string {
 	return append(listStatements(), appendSQL, twinSQL, conflictSQL, raiseFloorSQL, readSQL, bodiesSQL, afterSQL, newestSQL, raiseToNowSQL, appendersSQL, partitionsUntilSQL, droppedSQL, redactedSQL,
 		ensurePartitionsSQL, oldestSQL, addSourceSQL, sourcesSQL,
-		wholeRangeSQL, wholeIDsSQL, wholeBodySQL, droppedBetweenSQL, keysSQL)
+		wholeRangeSQL, wholeIDsSQL, wholeBodySQL, daysSQL, keysSQL)
 }

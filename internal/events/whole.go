@@ -26,23 +26,33 @@ const (
 	wholeBodySQL = `SELECT body FROM events WHERE id = $1`
 )
 
-// droppedBetweenSQL finds the partitions with ids in a range that were dropped since a time, or are about to be.
-const droppedBetweenSQL = `
-SELECT r.name FROM retired r WHERE r.hi > $1 AND r.lo <= $2 AND r.ready_at IS NOT NULL AND coalesce(r.dropped_at >= $3, true) ORDER BY r.lo`
+// daysSQL lists the partitions that whoever reads the log now sees, of those with ids in a range. One whose detaching has begun is seen no more.
+const daysSQL = `
+SELECT name, hi FROM (SELECT c.relname::text AS name, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS lo,
+    (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS hi
+  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending) p
+WHERE hi > $1 AND lo <= $2 ORDER BY lo`
 
-// Dropped are the names of the partitions in the range of a filter and up to bound that retention has dropped since a time or is about to: whoever was
-// walking the log meanwhile may have missed what was in them.
-func Dropped(ctx context.Context, pool *pgxpool.Pool, f *Filter, bound int64, since time.Time) ([]string, error) {
+// Day is a partition of the log.
+type Day struct {
+	Name string `json:"name"`
+	// End is the first id behind it.
+	End int64 `json:"end,string"`
+}
+
+// Days are the partitions of the log with ids in the range of a filter, above after and up to bound, in their order. One that was among them before a walk
+// and is not any more after it may have had events that the walk has missed.
+func Days(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64) ([]Day, error) {
 	below, from := f.bounds()
-	rows, err := pool.Query(ctx, droppedBetweenSQL, from, min(bound, below-1), since)
+	rows, err := pool.Query(ctx, daysSQL, max(after+1, from), min(bound, below-1))
 	if err != nil {
-		return nil, fmt.Errorf("look for dropped partitions: %w", err)
+		return nil, fmt.Errorf("list the days of the log: %w", err)
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	days, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Day])
 	if err != nil {
-		return nil, fmt.Errorf("look for dropped partitions: %w", err)
+		return nil, fmt.Errorf("list the days of the log: %w", err)
 	}
-	return names, nil
+	return days, nil
 }
 
 // wholeSession lets who reads take its time: sessions of ours give up on a peer that takes nothing for 10 s, and a pipe may stand still for longer.
