@@ -18,10 +18,10 @@ import (
 
 // importing are the flags of `postern import`.
 type importing struct {
-	format, source, receivedAt, bad string
-	headers                         []string
-	columns                         map[string]string
-	dryRun                          bool
+	format, source, receivedAt, bad, name string
+	headers                               []string
+	columns                               map[string]string
+	dryRun                                bool
 }
 
 func newImportCommand(c *cli) *cobra.Command {
@@ -38,7 +38,7 @@ Formats, found out where --format does not say:
   events   a line of JSON each: the body as the provider sends it
   list     JSON arrays of such bodies, bare or as pages of an API ({"object":"list","data":[...]})
   csv      a row each, with names in the first; --map says which column is what, and a row without a body column is the body, as a JSON object. What
-           nothing names is named by file and row
+           nothing names is named by the file's name, the row, and what the file holds up to there; --name gives standard input one
   bodies   a folder, a file for each delivery; NAME.headers beside it has its headers, a line each
 
 All but postern need --source, and name the events as the gateway would, which for some providers takes headers: --header, NAME.headers, or header.NAME in
@@ -64,6 +64,7 @@ What is no event is reported with its line, copied unchanged to FILE.bad, and ma
 	f.StringArrayVar(&im.headers, "header", nil, "`header` that every delivery came with, as 'Name: value'; may be repeated")
 	f.StringToStringVar(&im.columns, "map", nil, "columns of a CSV file, as `field=column,...`: event_id, event_type, account, object_type, object_id, occurred_at, received_at, body, header.NAME")
 	f.StringVar(&im.receivedAt, "received-at", "", "`time` of receipt of everything (RFC 3339)")
+	f.StringVar(&im.name, "name", "", "`name` of the file in the keys of what nothing names (default: FILE's own, without its folder)")
 	f.StringVar(&im.bad, "bad", "", "`file` for what is no event (default: FILE.bad)")
 	f.BoolVar(&im.dryRun, "dry-run", false, "say what would become of it and write nothing")
 	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"postern", "events", "list", "csv", "bodies"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -99,6 +100,8 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 	switch {
 	case errors.Is(err, events.ErrUnavailable), err != nil && cmd.Context().Err() != nil:
 		return fmt.Errorf("%w; run the same again: what is imported already is passed over", err)
+	case err == nil && done.MadeConflict > 0:
+		return fmt.Errorf("%d of the conflicts are rows whose keys were made from file and row: was the file imported before with another --map? --name NAME tells two imports apart", done.MadeConflict)
 	case err == nil && done.Bad > 0:
 		return errReported
 	}
@@ -107,7 +110,7 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 
 // order reads the flags.
 func (im *importing) order(paths []string) (o archive.Importing, err error) {
-	o = archive.Importing{Into: im.source, Format: archive.Format(im.format), Map: im.columns, DryRun: im.dryRun, BadPath: im.bad, Now: time.Now()}
+	o = archive.Importing{Into: im.source, Format: archive.Format(im.format), Map: im.columns, DryRun: im.dryRun, BadPath: im.bad, Name: im.name, Now: time.Now()}
 	known := false
 	for _, f := range archive.Formats {
 		known = known || f == o.Format
@@ -117,6 +120,8 @@ func (im *importing) order(paths []string) (o archive.Importing, err error) {
 		return o, usagef("format %q is not known: write postern, events, list, csv or bodies", im.format)
 	case im.bad != "" && len(paths) > 1:
 		return o, usagef("of several files each has a file of its own for what is no event: leave out --bad, or import one after the other")
+	case im.name != "" && len(paths) > 1:
+		return o, usagef("--name is that of one file: import one after the other")
 	}
 	if err := archive.CheckMap(im.columns); err != nil {
 		return o, usagef("--map: %v", err)

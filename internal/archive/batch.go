@@ -43,7 +43,7 @@ func (r *importer) appendAll(ctx context.Context, batch []pending) error {
 	receipts, err := do(ctx, r.Pool, deliveries)
 	switch {
 	case err == nil:
-		r.count(receipts)
+		r.count(batch, receipts)
 		return nil
 	case !strings.HasPrefix(postgres.Code(err), "22"): // no fault of the data
 		return err
@@ -61,12 +61,15 @@ func (r *importer) appendAll(ctx context.Context, batch []pending) error {
 	return nil
 }
 
-func (r *importer) count(receipts [][]events.Receipt) {
-	for _, of := range receipts {
+func (r *importer) count(batch []pending, receipts [][]events.Receipt) {
+	for i, of := range receipts {
 		for _, one := range of {
 			switch {
 			case one.Conflict:
 				r.counts.Conflict++
+				if batch[i].entries[0].made { // a row, which no other entry joins
+					r.counts.MadeConflict++
+				}
 			case one.Duplicate:
 				r.counts.Duplicate++
 			default:

@@ -39,8 +39,10 @@ type mapped struct {
 	header     http.Header
 	receivedAt time.Time
 	occurredAt time.Time
-	// key is the event's where nothing names it.
-	key string
+	// row is the number of the row, from 1; key is the event's where nothing names it, and made says that this was so.
+	row  int
+	key  string
+	made bool
 }
 
 // over lays what a row says over what the provider read.
@@ -69,7 +71,7 @@ func (m *mapped) over(evs []provider.Event) error {
 	case m.values["event_id"] != "":
 		e.ContentKey = false
 	case e.ContentKey:
-		e.Key, e.ContentKey = m.key, false // two equal rows are two events
+		e.Key, e.ContentKey, m.made = m.key, false, true // two equal rows are two events
 	}
 	return nil
 }
@@ -77,7 +79,6 @@ func (m *mapped) over(evs []provider.Event) error {
 // csvReader reads rows.
 type csvReader struct {
 	lines lineReader
-	file  string
 	// columns are the names in the first row, which is head.
 	columns []string
 	head    []byte
@@ -88,8 +89,8 @@ type csvReader struct {
 	begin int
 }
 
-func newCSVReader(in *bufio.Reader, file string, fields map[string]string) (r *csvReader, err error) {
-	r = &csvReader{lines: lineReader{in: in}, file: file, column: map[string]int{}}
+func newCSVReader(in *bufio.Reader, fields map[string]string) (r *csvReader, err error) {
+	r = &csvReader{lines: lineReader{in: in}, column: map[string]int{}}
 	r.columns, r.head, err = r.row()
 	if errors.Is(err, io.EOF) {
 		return nil, errors.New("the file is empty: the names of the columns are expected in the first row")
@@ -202,7 +203,7 @@ func (r *csvReader) quoted(raw []byte, at int) (field string, all []byte, end in
 }
 
 func (r *csvReader) mapped(record []string) (m *mapped, err error) {
-	m = &mapped{values: map[string]string{}, header: http.Header{}, key: fmt.Sprintf("%s#%d", r.file, r.n)}
+	m = &mapped{values: map[string]string{}, header: http.Header{}, row: r.n}
 	for field, i := range r.column {
 		value := record[i]
 		m.values[field] = value

@@ -46,6 +46,8 @@ type entry struct {
 	delivery   events.Delivery
 	// group is the same for the events of a delivery, 0 where nothing is known of that.
 	group int64
+	// made: its key was made from file and row.
+	made bool
 	// err is why the entry is no event.
 	err error
 }

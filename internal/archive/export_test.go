@@ -35,7 +35,7 @@ func Entries(text []byte, f Format, columns map[string]string) (raws [][]byte, e
 
 // Rows are the columns of a CSV file's rows but for the first.
 func Rows(text []byte) (rows [][]string) {
-	r, err := newCSVReader(bufio.NewReader(bytes.NewReader(text)), "x", nil)
+	r, err := newCSVReader(bufio.NewReader(bytes.NewReader(text)), nil)
 	for err == nil {
 		var row []string
 		if row, _, err = r.row(); err == nil {

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type Importing struct {
 	Sources map[string]Source
 	// Into is the name of the source that everything is sent to; empty: each event says its own, which only lines of an export do.
 	Into string
+	// Name stands for the name of the file in the keys of what nothing else names; empty: the file's own. CSV from standard input needs one for such rows.
+	Name string
 	// Format is that of the files; empty: it is found out.
 	Format Format
 	// Header has the headers that every delivery came with; not for lines of an export.
@@ -66,6 +69,8 @@ type Imported struct {
 	Duplicate int64 `json:"duplicate"`
 	// Conflict: another event is there under the same key; the one of the file was kept beside it.
 	Conflict int64 `json:"conflict"`
+	// MadeConflict is how many of those have a key that was made from file and row.
+	MadeConflict int64 `json:"made_conflict,omitempty"`
 	// Bad entries are no events; they were set aside.
 	Bad int64 `json:"bad"`
 }
@@ -75,6 +80,7 @@ func (i *Imported) add(o Imported) {
 	i.New += o.New
 	i.Duplicate += o.Duplicate
 	i.Conflict += o.Conflict
+	i.MadeConflict += o.MadeConflict
 	i.Bad += o.Bad
 }
 
@@ -177,7 +183,8 @@ func (r *importer) prepare() error {
 	if !ok {
 		return r.unknown(r.Into)
 	}
-	r.plain = &plain{source: &src, request: provider.Delivery{Header: r.Header}, receivedAt: r.ReceivedAt, base: earlier(r.in.modified, r.Now), now: r.Now, format: r.in.format}
+	r.plain = &plain{source: &src, request: provider.Delivery{Header: r.Header}, receivedAt: r.ReceivedAt, base: earlier(r.in.modified, r.Now), now: r.Now, format: r.in.format,
+		marks: newMarks(markName(cmp.Or(r.Name, r.in.name)), r.in.head)}
 	return nil
 }
 
@@ -199,13 +206,18 @@ func (r *importer) take(ctx context.Context, e entry, m *mapped) error {
 	if e.file != "" {
 		name = e.file
 	}
+	if r.plain != nil {
+		r.plain.marks.add(e.raw)
+	}
 	if e.err == nil && r.plain != nil {
 		p := *r.plain
 		if !e.receivedAt.IsZero() {
 			p.base = earlier(e.receivedAt, r.Now)
 		}
 		p.complete(&e, name, m)
-		r.plain.n = p.n
+	}
+	if e.made && r.in.stdin && r.Name == "" {
+		return fmt.Errorf("%s: no column names this event, and standard input has no name to make one of: map event_id to a column that does, or give the input a name with --name", r.where(&e))
 	}
 	if e.err == nil && e.delivery.ReceivedAt.After(r.Now.Add(maxAhead)) {
 		e.err = fmt.Errorf("it was received at %s, which is yet to come", e.delivery.ReceivedAt.Format(time.RFC3339))
@@ -291,7 +303,7 @@ func (r *importer) badPath() string {
 	switch {
 	case r.BadPath != "":
 		return r.BadPath
-	case r.in.path == r.in.name && r.in.name == "stdin", r.in.format == Bodies:
+	case r.in.stdin, r.in.format == Bodies:
 		return ""
 	}
 	return r.in.path + ".bad"

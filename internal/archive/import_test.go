@@ -17,7 +17,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/postern-gateway/postern/internal/archive"
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 )
@@ -355,8 +354,8 @@ func TestCSV(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got = in.rows(t, `SELECT event_id || ' ' || event_type || ' ' || object_id || ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac' ORDER BY 1`)
-	want = []string{`rows.csv#1 order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`, `rows.csv#2 order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
+	got = in.rows(t, `SELECT regexp_replace(event_id, '-[0-9a-f]{16}$', '-') || ' ' || event_type || ' ' || object_id || ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac' ORDER BY 1`)
+	want = []string{`rows.csv#1- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`, `rows.csv#2- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -430,33 +429,5 @@ func TestTimeOfReceipt(t *testing.T) {
 	in.wantImport(t, im, "y.ndjson", []byte(compact(in.stripes(t, 2)[1])), archive.Imported{Read: 1, New: 1})
 	if got := in.rows(t, `SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
 		t.Errorf("--received-at: %v", got)
-	}
-}
-
-// A sender whose events nothing names has as many events as its file has entries, and no more where it is read again.
-func TestEventsThatNothingNames(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources: {plain: {provider: hmac, secrets: [{name: a, value: abcdefghijklmnopqrstuvwxyz012345}], scheme: {header: X-Sig}, events: {type: '{json:t}', every_delivery: true}}}\n"), os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := c.Endpoints()[0]
-	im := in.order()
-	im.Into, im.Sources["plain"] = "plain", archive.Source{Provider: e.Provider, Config: e.Source}
-	path := filepath.Join(t.TempDir(), "x.ndjson")
-	if err := os.WriteFile(path, []byte("{\"t\":\"ping\"}\n{\"t\":\"ping\"}\n{\"u\":1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	im.Report = func(where string, why error) {
-		if !strings.HasSuffix(where, ":3") || !strings.Contains(why.Error(), "cannot tell what event") {
-			t.Errorf("%s: %v", where, why)
-		}
-	}
-	for round := range 2 {
-		done, err := archive.Import(t.Context(), im, path)
-		if want := map[int]archive.Imported{0: {Read: 3, New: 2, Bad: 1}, 1: {Read: 3, Duplicate: 2, Bad: 1}}[round]; err != nil || done != want {
-			t.Errorf("round %d: %+v, %v", round, done, err)
-		}
 	}
 }

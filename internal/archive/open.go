@@ -21,6 +21,7 @@ const Stdin = "-"
 type input struct {
 	// name is the file's without its folder, path as it was given.
 	name, path string
+	stdin      bool
 	format     Format
 	modified   time.Time
 	next       func() (entry, *mapped, error)
@@ -33,7 +34,7 @@ type input struct {
 func (im *Importing) open(path string) (*input, error) {
 	in := &input{name: filepath.Base(path), path: path, format: im.Format, modified: im.Now, close: func() {}}
 	if path == Stdin {
-		in.name, in.path = "stdin", "stdin"
+		in.name, in.path, in.stdin = "stdin", "stdin", true
 		return in, in.read(im, im.Stdin)
 	}
 	info, err := os.Stat(path)
@@ -93,7 +94,7 @@ func (in *input) read(im *Importing, from io.Reader) error {
 	case List:
 		r = &listReader{in: buf}
 	case CSV:
-		rows, err := newCSVReader(buf, in.name, im.Map)
+		rows, err := newCSVReader(buf, im.Map)
 		if err != nil {
 			return fmt.Errorf("%s: %w", in.path, err)
 		}

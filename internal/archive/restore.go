@@ -64,16 +64,15 @@ type plain struct {
 	// base is the time of what says none, and no event was received later than now.
 	base, now time.Time
 	format    Format
-	n         int64
+	marks     *marks
 }
 
 // complete names an entry's events as the door would, but proves nothing. header are those of this entry alone, which go before those of all.
 func (p *plain) complete(e *entry, file string, m *mapped) {
-	p.n++
+	of := p.marks.of(e)
 	d := p.request
 	d.Body = e.delivery.Body
-	// A sender's events that nothing names are told apart by their receipt: each gets one of its own, which is the same when the file is read again.
-	d.ReceivedAt = p.base.Add(time.Duration(p.n) * time.Microsecond)
+	d.ReceivedAt, m.key = of.receipt(), p.marks.key(m.row, of)
 	d.Header = http.Header{}
 	maps.Copy(d.Header, p.request.Header)
 	maps.Copy(d.Header, m.header)
@@ -88,6 +87,7 @@ func (p *plain) complete(e *entry, file string, m *mapped) {
 		e.err = err
 		return
 	}
+	e.made = m.made
 	verification := appendQuoted([]byte(`{"imported":{"format":`), string(p.format))
 	verification = append(appendQuoted(append(verification, `,"file":`...), events.Text(file)), "}}"...)
 	e.delivery = events.Delivery{ReceivedAt: p.receipt(m, evs), Origin: events.OriginImport, Headers: events.AppendHeaders(nil, p.source.Provider.Headers(), &d),

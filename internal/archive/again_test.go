@@ -1,0 +1,135 @@
+package archive_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/postern-gateway/postern/internal/archive"
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+// everyDelivery is an import into a source whose events nothing names, and each of whose deliveries is one.
+func (in *instance) everyDelivery(t *testing.T) archive.Importing {
+	t.Helper()
+	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources: {plain: {provider: hmac, secrets: [{name: a, value: abcdefghijklmnopqrstuvwxyz012345}], scheme: {header: X-Sig}, events: {type: '{json:t}', every_delivery: true}}}\n"), os.Getenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, e := in.order(), c.Endpoints()[0]
+	im.Into, im.Sources["plain"] = "plain", archive.Source{Provider: e.Provider, Config: e.Source}
+	return im
+}
+
+// write makes a file in a folder of its own.
+func write(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func wantDone(t *testing.T, what string, im archive.Importing, path string, want archive.Imported) {
+	t.Helper()
+	done, err := archive.Import(t.Context(), im, path)
+	if diff := cmp.Diff(want, done); err != nil || diff != "" {
+		t.Errorf("%s: %v\n%s", what, err, diff)
+	}
+}
+
+// What nothing names is as many events as its file has entries, and no more where that is read again: copied, touched, compressed, grown, or from
+// standard input at another time.
+func TestWhatNothingNamesIsImportedAgain(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.everyDelivery(t)
+	im.Report = func(where string, why error) {
+		if !strings.Contains(where, ":3") || !strings.Contains(why.Error(), "cannot tell what event") {
+			t.Errorf("%s: %v", where, why)
+		}
+	}
+	const text = "{\"t\":\"ping\"}\n{\"t\":\"ping\"}\n{\"u\":1}\n{\"t\":\"ping\"}"
+	fresh, again := archive.Imported{Read: 4, New: 3, Bad: 1}, archive.Imported{Read: 4, Duplicate: 3, Bad: 1}
+	path := write(t, "x.ndjson", text)
+	wantDone(t, "the file", im, path, fresh)
+	if err := os.Chtimes(path, time.Now(), time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, "touched", im, path, again)
+	wantDone(t, "copied", im, write(t, "x.ndjson", text), again)
+	wantDone(t, "grown", im, write(t, "x.ndjson", text+"\n{\"t\":\"ping\"}\n"), archive.Imported{Read: 5, New: 1, Duplicate: 3, Bad: 1})
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write([]byte(text)); errors.Join(err, w.Close()) != nil {
+		t.Fatal(err)
+	}
+	wantDone(t, "compressed", im, write(t, "x.ndjson.gz", packed.String()), again)
+	wantDone(t, "of another name", im, write(t, "y.ndjson", text), fresh)
+	for i, want := range []archive.Imported{fresh, again} {
+		im.Stdin, im.Now = strings.NewReader(text), im.Now.Add(time.Duration(i)*time.Hour)
+		wantDone(t, "standard input", im, archive.Stdin, want)
+	}
+	im.Stdin, im.Name = strings.NewReader(text), "z"
+	wantDone(t, "with a name", im, archive.Stdin, fresh)
+}
+
+// The files of a folder are told apart by their names and what they hold, whatever else comes into the folder.
+func TestFolderIsImportedAgain(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im, dir := in.everyDelivery(t), t.TempDir()
+	put := func(names ...string) {
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(`{"t":"ping"}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put("b", "d")
+	wantDone(t, "first", im, dir, archive.Imported{Read: 2, New: 2})
+	put("a", "b", "c", "d")
+	wantDone(t, "again", im, dir, archive.Imported{Read: 4, New: 2, Duplicate: 2})
+}
+
+// Rows that no column names are named by file and row, and what the file holds decides: other people's rows are neither duplicates nor conflicts.
+func TestRowsOfFilesOfOneName(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
+	const january, february = "what,nr\norder.made,1\norder.made,2\n", "what,nr\norder.made,3\norder.made,4\n"
+	fresh, again := archive.Imported{Read: 2, New: 2}, archive.Imported{Read: 2, Duplicate: 2}
+	for _, c := range []struct {
+		text string
+		want archive.Imported
+	}{{january, fresh}, {february, fresh}, {january, again}, {february, again}} {
+		wantDone(t, c.text, im, write(t, "orders.csv", c.text), c.want)
+	}
+	wantDone(t, "grown", im, write(t, "orders.csv", january+"order.made,2\n"), archive.Imported{Read: 3, New: 1, Duplicate: 2})
+	wantDone(t, "another name", im, write(t, "shop2.csv", january), fresh)
+
+	im.Format, im.Stdin = archive.CSV, strings.NewReader(january)
+	if done, err := archive.Import(t.Context(), im, archive.Stdin); err == nil || !strings.Contains(err.Error(), "--name") || done.New != 0 {
+		t.Errorf("standard input has no name: %+v, %v", done, err)
+	}
+	im.Name = "orders.csv"
+	for _, c := range []struct {
+		text string
+		want archive.Imported
+	}{{january, again}, {"what,nr\norder.made,5\n", archive.Imported{Read: 1, New: 1}}} {
+		im.Stdin = strings.NewReader(c.text)
+		wantDone(t, "standard input", im, archive.Stdin, c.want)
+	}
+
+	im.Map = map[string]string{"event_type": "what", "body": "nr"}
+	wantDone(t, "another map", im, write(t, "orders.csv", january), archive.Imported{Read: 2, Conflict: 2, MadeConflict: 2})
+}
