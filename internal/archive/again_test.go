@@ -133,3 +133,33 @@ func TestRowsOfFilesOfOneName(t *testing.T) {
 	im.Map = map[string]string{"event_type": "what", "body": "nr"}
 	wantDone(t, "another map", im, write(t, "orders.csv", january), archive.Imported{Read: 2, Conflict: 2, MadeConflict: 2})
 }
+
+// What is set aside is written over nothing: an import that is run again, or was ended while it wrote, goes on behind what it finds of its own.
+func TestBadEntriesAreWrittenOverNothing(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.everyDelivery(t)
+	path := write(t, "x.ndjson", "{\"t\":\"ping\"}\nbroken\n{\"t\":\"pong\"}\nbroken too")
+	const whole = "broken\nbroken too\n"
+	for i, found := range []string{"", "bro", "broken\n", "broken\nbroken too", whole, whole + "of an earlier run\n"} {
+		im.BadPath = write(t, "set aside", found)
+		if i == 0 {
+			im.BadPath += " for the first time"
+		}
+		if done, err := archive.Import(t.Context(), im, path); err != nil || done.Bad != 2 {
+			t.Errorf("%q: %+v, %v", found, done, err)
+		}
+		if got, err := os.ReadFile(im.BadPath); err != nil || string(got) != whole && string(got) != found || len(got) < len(found) {
+			t.Errorf("%q became %q, %v", found, got, err)
+		}
+	}
+	for _, found := range []string{"precious\n", "broken\nbroken 2\n"} {
+		im.BadPath = write(t, "precious", found)
+		if _, err := archive.Import(t.Context(), im, path); !errors.Is(err, archive.ErrExists) || !strings.Contains(err.Error(), "--bad") {
+			t.Errorf("%q: %v", found, err)
+		}
+		if got, err := os.ReadFile(im.BadPath); err != nil || string(got) != found {
+			t.Errorf("%q became %q, %v", found, got, err)
+		}
+	}
+}

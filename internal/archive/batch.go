@@ -2,8 +2,6 @@ package archive
 
 import (
 	"context"
-	"os"
-	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -77,44 +75,4 @@ func (r *importer) count(batch []pending, receipts [][]events.Receipt) {
 			}
 		}
 	}
-}
-
-// badFile is where entries that are no events are copied to, unchanged; it is made when there is one.
-type badFile struct {
-	path string
-	// head is what the file begins with.
-	head []byte
-	dry  bool
-	f    *os.File
-}
-
-func (b *badFile) add(raw []byte) (err error) {
-	if b.path == "" || b.dry || len(raw) == 0 {
-		return nil
-	}
-	if b.f == nil {
-		if b.f, err = os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
-			return err
-		}
-		if _, err := b.f.Write(b.head); err != nil {
-			return err
-		}
-	}
-	if raw[len(raw)-1] != '\n' { // the last of its file
-		raw = append(slices.Clip(raw), '\n')
-	}
-	_, err = b.f.Write(raw)
-	return err
-}
-
-// close makes what was copied durable.
-func (b *badFile) close() error {
-	if b.f == nil {
-		return nil
-	}
-	err := b.f.Sync()
-	if closed := b.f.Close(); err == nil {
-		err = closed
-	}
-	return err
 }
