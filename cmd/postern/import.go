@@ -155,7 +155,11 @@ func (im *importing) tell(out io.Writer, c *cli, done archive.Imported) error {
 		}
 		return number(n) + what
 	}
-	if err := facts(out, "read", number(done.Read), fresh, number(done.New), "duplicate", number(done.Duplicate),
+	count := number(done.New)
+	if done.AtMost {
+		count = "at most " + count + ": too many for a dry run to find those that have the key of an earlier one"
+	}
+	if err := facts(out, "read", number(done.Read), fresh, count, "duplicate", number(done.Duplicate),
 		"conflict", some(done.Conflict, ": other content under a key that is there; see postern conflicts list"), "bad", some(done.Bad, ": no events; reported and set aside")); err != nil {
 		return err
 	}

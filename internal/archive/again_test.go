@@ -3,6 +3,7 @@ package archive_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
 )
 
 // everyDelivery is an import into a source whose events nothing names, and each of whose deliveries is one.
@@ -162,4 +164,51 @@ func TestBadEntriesAreWrittenOverNothing(t *testing.T) {
 			t.Errorf("%q became %q, %v", found, got, err)
 		}
 	}
+}
+
+// A dry run counts as the import does after it: an event that the files have twice, however far apart and in whichever file, would be new once.
+func TestDryRunCountsTwinsOnce(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into = "stripe"
+	var text strings.Builder
+	for _, kind := range []string{"a", "a", "b"} { // each more than a batch, and the last in conflict with the first
+		for i := range 600 {
+			fmt.Fprintf(&text, "{\"id\":\"evt_%d\",\"object\":\"event\",\"type\":\"%s\"}\n", i, kind)
+		}
+	}
+	one, two := write(t, "x.ndjson", text.String()), write(t, "y.ndjson", text.String())
+	want := archive.Imported{Read: 3600, New: 600, Duplicate: 1800, Conflict: 1200}
+	few := im
+	few.DryRun = true
+	few.Remember(500)
+	atMost := archive.Imported{Read: 3600, New: 1100, Duplicate: 1500, Conflict: 1000, AtMost: true}
+	for _, c := range []struct {
+		what string
+		im   archive.Importing
+		dry  bool
+		want archive.Imported
+	}{{"dry", im, true, want}, {"few", few, true, atMost}, {"import", im, false, want}} {
+		c.im.DryRun = c.dry
+		got, err := archive.Import(t.Context(), c.im, one, two)
+		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v\n%s", c.what, err, diff)
+		}
+	}
+}
+
+// Sources that have no numbers yet are told apart: a key is one of its source's.
+func TestDryRunTellsNewSourcesApart(t *testing.T) {
+	t.Parallel()
+	from, to := setup(t), setup(t)
+	from.register(t)
+	for _, source := range []string{"sim", "hmac"} {
+		d := from.simple("body", "k1", "k2")
+		d.Source = from.known.Number[source]
+		from.append(t, d)
+	}
+	im := to.order()
+	im.DryRun, im.Pool = true, to.operator
+	to.wantImport(t, im, "x.ndjson", from.export(t, events.Filter{}), archive.Imported{Read: 4, New: 4})
 }

@@ -36,7 +36,7 @@ func (r *importer) appendAll(ctx context.Context, batch []pending) error {
 	}
 	do := events.Append
 	if r.DryRun {
-		do = events.Foresee
+		do = r.foresight.Foresee
 	}
 	receipts, err := do(ctx, r.Pool, deliveries)
 	switch {

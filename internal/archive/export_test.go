@@ -44,3 +44,6 @@ func Rows(text []byte) (rows [][]string) {
 	}
 	return rows
 }
+
+// Remember bounds how many new events a dry run remembers.
+func (im *Importing) Remember(n int) { im.foresee = n }

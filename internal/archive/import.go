@@ -47,8 +47,10 @@ type Importing struct {
 	ReceivedAt time.Time
 	// Now is the time of the import.
 	Now time.Time
-	// DryRun: nothing is written.
+	// DryRun: nothing is written. Of more than a million new events it says at most how many there are.
 	DryRun bool
+	// foresee is how many new events a dry run remembers, 0: as many as events.Foresight does. For tests.
+	foresee int
 	// Stdin is what the path - stands for.
 	Stdin io.Reader
 	// BadPath is where entries that are no events are copied to; empty: the file's own with .bad behind, and nowhere for standard input.
@@ -65,6 +67,8 @@ type Imported struct {
 	Read int64 `json:"read"`
 	// New events were appended, or would be.
 	New int64 `json:"new"`
+	// AtMost: so many would be new that a dry run no longer knows the keys of all of them; some of the later ones may be duplicates or conflicts of others.
+	AtMost bool `json:"at_most,omitempty"`
 	// Duplicate events were there.
 	Duplicate int64 `json:"duplicate"`
 	// Conflict: another event is there under the same key; the one of the file was kept beside it.
@@ -92,10 +96,13 @@ func Import(ctx context.Context, im Importing, paths ...string) (all Imported, e
 	if err != nil {
 		return all, err
 	}
+	foresight := &events.Foresight{Limit: im.foresee}
+	unknown := map[string]int32{}
 	for _, path := range paths {
-		r := &importer{Importing: &im, known: known, done: all.Read, groups: map[groupKey]int{}}
+		r := &importer{Importing: &im, known: known, foresight: foresight, numbers: unknown, done: all.Read, groups: map[groupKey]int{}}
 		err := r.file(ctx, path)
-		if all.add(r.counts); err != nil {
+		all.add(r.counts)
+		if all.AtMost = foresight.AtMost; err != nil {
 			return all, err
 		}
 	}
@@ -105,11 +112,14 @@ func Import(ctx context.Context, im Importing, paths ...string) (all Imported, e
 // importer imports one file.
 type importer struct {
 	*Importing
-	known  events.Sources
-	in     *input
-	plain  *plain
-	bad    *badFile
-	counts Imported
+	known events.Sources
+	// foresight remembers what a dry run found new, numbers stand there for those of sources that have none yet.
+	foresight *events.Foresight
+	numbers   map[string]int32
+	in        *input
+	plain     *plain
+	bad       *badFile
+	counts    Imported
 	// done is how many entries earlier files had.
 	done  int64
 	batch []pending
@@ -272,8 +282,12 @@ func (r *importer) source(ctx context.Context, e *entry) (int32, error) {
 		e.err = fmt.Errorf("it was sent by provider %s, and source %s is of provider %s", e.provider, name, is)
 		return 0, nil
 	}
-	if number, ok := r.known.Number[name]; ok && r.known.Provider[name] == is || r.DryRun {
+	number, ok := r.known.Number[name]
+	switch {
+	case ok && r.known.Provider[name] == is:
 		return number, nil
+	case r.DryRun && !ok:
+		return r.stand(name), nil
 	}
 	known, err := events.RegisterSources(ctx, r.Pool, map[string]string{name: is})
 	if err != nil {
@@ -281,6 +295,14 @@ func (r *importer) source(ctx context.Context, e *entry) (int32, error) {
 	}
 	r.known = known
 	return known.Number[name], nil
+}
+
+// stand is a number that no source has, for one that a dry run does not give its number: nothing can be there yet, but its events may be each other's twins.
+func (r *importer) stand(name string) int32 {
+	if _, ok := r.numbers[name]; !ok {
+		r.numbers[name] = int32(-1 - len(r.numbers))
+	}
+	return r.numbers[name]
 }
 
 // where is an entry's place in words.

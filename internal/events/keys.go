@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 
@@ -14,13 +15,35 @@ const keysSQL = `
 SELECT d.n, k.id, k.fingerprint FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS d(source, key, n)
 CROSS JOIN LATERAL (SELECT k.id, k.fingerprint FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) k`
 
-// Foresee says what Append would answer now, and writes nothing: receipts of each delivery's events in their order, without an id where the event
-// would be new. Of a key that the batch has twice the second is a duplicate.
-func Foresee(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Receipt, error) {
+// foreseenKeys bounds the keys that a Foresight remembers, at about 60 bytes each.
+const foreseenKeys = 1 << 20
+
+// Foresight says of one batch after the other what Append would answer if it appended them, and writes nothing. Its zero value is ready; it is not for
+// concurrent use.
+type Foresight struct {
+	// Limit is how many keys of new events are remembered; 0: a million.
+	Limit int
+	// AtMost: more events than that were new, so that of what followed some may be counted as new that have the key of an earlier one.
+	AtMost bool
+	// seen are the fingerprints of new events by their keys.
+	seen map[foreseenKey][16]byte
+}
+
+type foreseenKey struct {
+	source int32
+	digest [16]byte
+}
+
+// Foresee returns receipts of each delivery's events in their order, without an id where the event would be new. Of a key that this batch or an earlier one
+// has already, all but the first are duplicates, or conflicts.
+func (f *Foresight) Foresee(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Receipt, error) {
 	rows := sortedRows(batch)
 	first := firsts(rows)
 	if err := foresee(ctx, pool, batch, first); err != nil {
 		return nil, fmt.Errorf("look up the keys of %d deliveries: %w", len(batch), err)
+	}
+	for _, r := range first {
+		f.remember(foreseenKey{batch[r.delivery].Source, r.digest}, r)
 	}
 	answerTwins(rows)
 	receipts := make([][]Receipt, len(batch))
@@ -32,6 +55,25 @@ func Foresee(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Rec
 		receipts[r.delivery][r.place] = r.receipt
 	}
 	return receipts, nil
+}
+
+// remember keeps an event that would be new, or finds that one before it would have been.
+func (f *Foresight) remember(key foreseenKey, r *row) {
+	if r.receipt.Duplicate {
+		return
+	}
+	if before, ok := f.seen[key]; ok {
+		r.receipt.Duplicate, r.fingerprint = true, before[:]
+		return
+	}
+	if len(f.seen) >= cmp.Or(f.Limit, foreseenKeys) {
+		f.AtMost = true
+		return
+	}
+	if f.seen == nil {
+		f.seen = map[foreseenKey][16]byte{}
+	}
+	f.seen[key] = [16]byte(r.fingerprint)
 }
 
 func foresee(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows []*row) error {

@@ -118,7 +118,7 @@ func TestForeseenIsWhatComes(t *testing.T) {
 	known := b.append(t, b.delivery("one", "a", "b"))
 	batch := []events.Delivery{b.delivery("one", "b", "c"), b.delivery("two", "a"), b.delivery("three", "c", "d"), b.delivery("one", "c")}
 	before := b.count(t, "events") + b.count(t, "event_keys") + b.count(t, "event_conflicts")
-	foreseen, err := events.Foresee(t.Context(), b.db.Role(t, "operator"), batch)
+	foreseen, err := new(events.Foresight).Foresee(t.Context(), b.db.Role(t, "operator"), batch)
 	if err != nil {
 		t.Fatal(err)
 	}
