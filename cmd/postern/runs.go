@@ -150,9 +150,17 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 		place = fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
 	}
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
-		"status", string(r.Status), "why it failed", r.Detail, "asked for", string(r.Asked), "who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy,
+		"status", string(r.Status), detailWord(r), r.Detail, "asked for", string(r.Asked), "who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy,
 		"because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
 		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), "log read up to", place, "events", inWords(r.Job, r.Counts))
+}
+
+// detailWord says what a run's detail tells.
+func detailWord(r *runs.Run) string {
+	if r.Status.Final() {
+		return "why it failed"
+	}
+	return "now"
 }
 
 // inWords says what a run has counted: events by outcome, but for retention.

@@ -76,7 +76,8 @@ func (o *Order) due(parts []Partition) {
 	before := o.before(o.Bodies)
 	for i := range parts {
 		p := &parts[i]
-		p.Due = !before.IsZero() && !p.To.After(before) || !p.attached
+		gone := !p.attached || p.pending // readers find it no more
+		p.Due = gone && p.ready || !gone && !before.IsZero() && !p.To.After(before)
 	}
 }
 
@@ -97,7 +98,7 @@ ORDER BY r.run LIMIT 1`
 
 // held says why a partition must stay for now, "" where nothing speaks for that: it holds unfinished events, or a run is still to read it.
 func held(ctx context.Context, db querier, p *Partition) (string, error) {
-	if !p.attached {
+	if !p.attached || p.pending { // nobody finds it any more, and none can be detached before its detaching is finished
 		return "", nil
 	}
 	var event, n, run int64

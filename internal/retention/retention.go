@@ -85,6 +85,11 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		return "", err
 	}
 	defer w.unlock(ctx)
+	if h.Detail != "" { // of somebody who ended while waiting
+		if err := h.Note(ctx, ""); err != nil {
+			return "", err
+		}
+	}
 	err = w.all(ctx)
 	var stop *stopped
 	if errors.As(err, &stop) {
@@ -128,6 +133,9 @@ func (w *work) all(ctx context.Context) error {
 	}
 	w.order.due(parts)
 	if err := w.markVanished(ctx); err != nil {
+		return err
+	}
+	if err := w.finalise(ctx, parts); err != nil {
 		return err
 	}
 	var kept []string

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 )
 
@@ -16,7 +17,7 @@ func (w *work) retire(ctx context.Context, p *Partition) (why string, err error)
 	if why, err := held(ctx, w.conn, p); why != "" || err != nil {
 		return why, err
 	}
-	if !p.ready {
+	if p.attached {
 		if why, err := w.prepare(ctx, p); why != "" || err != nil {
 			return why, err
 		}
@@ -25,8 +26,8 @@ func (w *work) retire(ctx context.Context, p *Partition) (why string, err error)
 			return why, err
 		}
 	}
-	if err := w.detach(ctx, p); err != nil {
-		return "", err
+	if why, err := w.detach(ctx, p); why != "" || err != nil {
+		return why, err
 	}
 	return "", w.drop(ctx, p)
 }
@@ -41,7 +42,7 @@ WHERE r.dropped_at IS NULL`
 
 	foldedSQL = `UPDATE retired SET folded_to = $3, events = events + $4, updated_at = clock_now() WHERE name = $1 AND folded_to = $2`
 
-	againSQL = `UPDATE retired SET folded_to = lo - 1, events = 0, updated_at = clock_now() WHERE name = $1`
+	againSQL = `UPDATE retired SET folded_to = lo - 1, events = 0, ready_at = NULL, updated_at = clock_now() WHERE name = $1 AND dropped_at IS NULL`
 
 	readySQL = `UPDATE retired SET ready_at = clock_now(), updated_at = clock_now() WHERE name = $1`
 
@@ -52,6 +53,11 @@ WHERE r.dropped_at IS NULL`
 func (w *work) prepare(ctx context.Context, p *Partition) (why string, err error) {
 	if err := w.begin(ctx, p); err != nil {
 		return "", err
+	}
+	if p.ready { // and was kept all the same: a run may have applied more of it since
+		if err := w.again(ctx, p); err != nil {
+			return "", err
+		}
 	}
 	if why, err := w.export(ctx, p); why != "" || err != nil {
 		return why, err
@@ -78,8 +84,8 @@ func (w *work) prepare(ctx context.Context, p *Partition) (why string, err error
 		if try > 0 {
 			return fmt.Sprintf("it holds %d events, and %d are in the bases up to %d: does something else write into it?", stored, n, folded), nil
 		}
-		if _, err := w.Pool.Exec(ctx, againSQL, p.Name); err != nil {
-			return "", fmt.Errorf("begin %s again: %w", p.Name, err)
+		if err := w.again(ctx, p); err != nil {
+			return "", err
 		}
 	}
 	if err := w.at("ready"); err != nil {
@@ -98,6 +104,14 @@ func (w *work) begin(ctx context.Context, p *Partition) error {
 	}
 	if _, err := w.Pool.Exec(ctx, beginSQL, p.Name, p.lo, p.hi, p.Bytes, w.hold.Run.Run); err != nil {
 		return fmt.Errorf("begin to retire %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// again has the partition folded from its first event on; what the bases hold of it already stays as it is.
+func (w *work) again(ctx context.Context, p *Partition) error {
+	if _, err := w.Pool.Exec(ctx, againSQL, p.Name); err != nil {
+		return fmt.Errorf("begin %s again: %w", p.Name, err)
 	}
 	return nil
 }
@@ -145,23 +159,47 @@ func (w *work) chunk() int {
 	return 1000
 }
 
-// detach takes the partition out of the log beside appends and readers: it waits for those who are at it and lets new ones pass. What was interrupted is
-// finished the next time.
-func (w *work) detach(ctx context.Context, p *Partition) error {
-	if !p.attached {
-		return nil
-	}
-	if err := w.at("detach"); err != nil {
-		return err
-	}
-	how := "CONCURRENTLY"
-	if p.pending {
-		how = "FINALIZE"
-	}
-	if _, err := w.conn.Exec(ctx, "ALTER TABLE events DETACH PARTITION "+pgx.Identifier{p.Name}.Sanitize()+" "+how); err != nil {
-		return fmt.Errorf("detach %s: %w", p.Name, err)
+// finalise ends what was interrupted while a partition was being detached, whatever its age and whoever reads on: readers find it in the log no more, and no other
+// can be detached before it. One that was not ours to detach stays a table of its own.
+func (w *work) finalise(ctx context.Context, parts []Partition) error {
+	for i := range parts {
+		p := &parts[i]
+		if !p.pending {
+			continue
+		}
+		if err := w.at("finalise"); err != nil {
+			return err
+		}
+		if err := w.alter(ctx, p, "ALTER TABLE events DETACH PARTITION %s FINALIZE"); err != nil {
+			return fmt.Errorf("finish detaching %s: %w", p.Name, err)
+		}
+		if p.attached, p.pending = false, false; !p.ready {
+			w.log.Warn("a partition whose detaching was interrupted is detached; it is left as a table, since retention had not begun with it", "partition", p.Name)
+		}
 	}
 	return nil
+}
+
+// notInState is PostgreSQL's error where a partition is not as it was a moment ago, or another is being detached.
+const notInState = "55000"
+
+// detach takes the partition out of the log beside appends and readers: it waits for those who are at it and lets new ones pass. What was interrupted is
+// finished the next time. why says what keeps it.
+func (w *work) detach(ctx context.Context, p *Partition) (why string, err error) {
+	if !p.attached {
+		return "", nil
+	}
+	if err := w.at("detach"); err != nil {
+		return "", err
+	}
+	err = w.alter(ctx, p, "ALTER TABLE events DETACH PARTITION %s CONCURRENTLY")
+	switch {
+	case postgres.Code(err) == notInState:
+		return fmt.Sprintf("it cannot be detached now: %v; the next run tries again", err), nil
+	case err != nil:
+		return "", fmt.Errorf("detach %s: %w", p.Name, err)
+	}
+	return "", nil
 }
 
 // drop ends the partition.
@@ -169,7 +207,7 @@ func (w *work) drop(ctx context.Context, p *Partition) error {
 	if err := w.at("drop"); err != nil {
 		return err
 	}
-	if _, err := w.conn.Exec(ctx, "DROP TABLE IF EXISTS "+pgx.Identifier{p.Name}.Sanitize()); err != nil {
+	if err := w.alter(ctx, p, "DROP TABLE IF EXISTS %s"); err != nil {
 		return fmt.Errorf("drop %s: %w", p.Name, err)
 	}
 	if err := w.at("dropped"); err != nil {

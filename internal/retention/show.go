@@ -93,6 +93,8 @@ func (o *Order) goes(p *Partition) string {
 	switch {
 	case p.Due:
 		return "with the next run"
+	case p.pending:
+		return "its detaching was interrupted: the next run finishes it, and leaves the table, since it did not begin it"
 	case o.Bodies == 0:
 		return "never"
 	}

@@ -127,6 +127,20 @@ func (h *Hold) Keep(ctx context.Context, ids []int64) error {
 	return nil
 }
 
+const noteSQL = `
+UPDATE runs r SET detail = $4, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND (r.ended_at IS NULL OR $4 = '') AND c.job = $1 AND c.run = r.run AND c.leased_by = $3`
+
+// Note says in words what the run is waiting for, "" where for nothing any more. Whoever reads the run finds it in Detail. A run that is
+// another's stays as it is.
+func (h *Hold) Note(ctx context.Context, detail string) error {
+	if _, err := h.pool.Exec(ctx, noteSQL, h.Job, h.Run.Run, h.by, detail); err != nil {
+		return fmt.Errorf("note what run %d waits for: %w", h.Run.Run, err)
+	}
+	h.Detail = detail
+	return nil
+}
+
 const endSQL = `
 WITH held AS (
   UPDATE checkpoints SET leased_by = '', leased_until = clock_now() - interval '1 millisecond', updated_at = clock_now()

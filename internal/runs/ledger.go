@@ -46,7 +46,7 @@ type Run struct {
 	ApprovedBy string `json:"approved_by"`
 	Approval   string `json:"approval"`
 	Status     Status `json:"status"`
-	// Detail says why a run failed.
+	// Detail says why a run failed, or what one that is under way waits for.
 	Detail string `json:"detail"`
 	// Bound is the id up to which the log is read, 0 until the run has frozen it; Cursor, up to where everything has its outcome.
 	Bound  int64 `json:"bound,string"`

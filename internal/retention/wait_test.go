@@ -1,0 +1,347 @@
+package retention_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/retention"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// reading is a transaction that has read the log and keeps its partitions from being detached.
+func (b *testBundle) reading(t *testing.T) pgx.Tx {
+	t.Helper()
+	reader, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) })
+	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM events`); err != nil {
+		t.Fatal(err)
+	}
+	return reader
+}
+
+// carrying has a runner go on with the open run until ctx ends; the first value is how that ended.
+func (b *testBundle) carrying(ctx context.Context, t *testing.T) (h *runs.Hold, ended <-chan error) {
+	t.Helper()
+	h, err := runs.Take(t.Context(), b.pool, "first", time.Minute, retention.Job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		status, err := b.runner().Carry(ctx, h, slog.New(slog.DiscardHandler))
+		if err == nil {
+			err = errors.New(string(status))
+		}
+		done <- err
+	}()
+	return h, done
+}
+
+func (b *testBundle) pending(t *testing.T) string {
+	t.Helper()
+	return b.rows(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)[0]
+}
+
+// interrupt has the detaching of the oldest partition begun and interrupted.
+func (b *testBundle) interrupt(t *testing.T) {
+	t.Helper()
+	reader := b.reading(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	h, ended := b.carrying(ctx, t)
+	testkit.Eventually(t, time.Minute, func() error {
+		if b.pending(t) == "0" {
+			return errors.New("nothing is being detached")
+		}
+		return nil
+	})
+	cancel()
+	<-ended
+	testkit.Eventually(t, time.Minute, func() error { // the interrupted session may hold its locks for a moment
+		if n := b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0]; n != "0" {
+			return errors.New(n + " locks are held")
+		}
+		return nil
+	})
+	if err := errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if b.pending(t) != "1" {
+		t.Fatal("the detaching is not interrupted")
+	}
+}
+
+// A partition whose detaching was interrupted is out of the log: whoever is still to read it does not keep it, nor the others behind it.
+func TestInterruptedDetachIsFinishedFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 14, 5, 20)
+	b.ask(t, retention.Policy{Bodies: 1})
+	b.interrupt(t)
+	// A paused replay whose bound lies in that partition.
+	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, bound) VALUES ('replay', '{}', 'me', '', 'paused', '', '{}', now(), now(), $1)`, b.days[0][len(b.days[0])-1])
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Fatal(status, err)
+	}
+	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "3" || b.pending(t) != "0" {
+		t.Errorf("%s are dropped, %s pending", n, b.pending(t))
+	}
+	b.remakes(t, 1000)
+}
+
+// What somebody else began to detach and did not finish is finished too, or no other could go; its table is theirs.
+func TestForeignDetachIsFinished(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 15, 5, 20)
+	b.ask(t, retention.Policy{Bodies: 1})
+	b.interrupt(t)
+	name := b.rows(t, `SELECT name FROM retired`)[0]
+	b.exec(t, `DELETE FROM retired`)
+	order, err := retention.Now(t.Context(), b.operator, retention.Policy{Bodies: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if view, err := retention.Show(t.Context(), b.operator, order); err != nil || view.Partitions[0].Due || !strings.Contains(view.Partitions[0].Goes, "interrupted") {
+		t.Errorf("%+v, %v", view.Partitions[0], err)
+	}
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Fatal(status, err)
+	}
+	if got := b.rows(t, `SELECT count(*)::text FROM `+name); got[0] != fmt.Sprint(len(b.days[0])) {
+		t.Errorf("%s events are left of %d", got[0], len(b.days[0]))
+	}
+	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "2" {
+		t.Errorf("%s are dropped", n)
+	}
+}
+
+// Somebody who begins to detach another partition meanwhile is the reason why one stays, no trouble.
+func TestDetachBesideAnother(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 16, 5, 20)
+	names := b.rows(t, `SELECT relname FROM pg_class WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`)
+	b.ask(t, retention.Policy{Bodies: 1})
+	r := b.runner()
+	var reader pgx.Tx
+	other, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	r.AtStep(func(step string) error {
+		if step != "detach" || reader != nil {
+			return nil
+		}
+		reader = b.reading(t)
+		go func() {
+			_, err := b.db.Pool.Exec(other, `ALTER TABLE events DETACH PARTITION `+names[4]+` CONCURRENTLY`)
+			ended <- err
+		}()
+		testkit.Eventually(t, time.Minute, func() error {
+			if b.pending(t) == "0" {
+				return errors.New("nothing is being detached")
+			}
+			return nil
+		})
+		stop()
+		if err := <-ended; err == nil {
+			t.Error("the other was not interrupted")
+		}
+		testkit.Eventually(t, time.Minute, func() error {
+			if n := b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%'||$1||' CONCURRENTLY' AND datname = current_database()`, names[4])[0]; n != "0" {
+				return errors.New("it is still being detached")
+			}
+			return nil
+		})
+		return nil
+	})
+	if _, err := b.carry(t, r); err == nil || !strings.Contains(err.Error(), names[0]+": it cannot be detached now") {
+		t.Fatalf("%v", err)
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Fatal(status, err)
+	}
+}
+
+// Retention that waits says for whom, and stops waiting when a person wants that; its lock is free then.
+func TestWaitIsSeenAndEnded(t *testing.T) {
+	t.Parallel()
+	for _, status := range []runs.Status{runs.Paused, runs.Cancelled} {
+		t.Run(string(status), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, 17, 4, 10)
+			run := b.ask(t, retention.Policy{Bodies: 1})
+			reader := b.reading(t)
+			pid := reader.Conn().PgConn().PID()
+			h, ended := b.carrying(t.Context(), t)
+			testkit.Eventually(t, time.Minute, func() error {
+				r, err := runs.Show(t.Context(), b.operator, run)
+				if err == nil && !strings.Contains(r.Detail, fmt.Sprintf("waiting for pid %d (", pid)) {
+					err = fmt.Errorf("detail %q", r.Detail)
+				}
+				return err
+			})
+			if err := runs.Change(t.Context(), b.operator, run, status); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				if err == nil || err.Error() != string(status) {
+					t.Errorf("%v", err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("retention waits on")
+			}
+			// Its own session gave the lock back, so nothing has to be waited for.
+			if got := b.rows(t, `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))::text`)[0]; got != "true" {
+				t.Error("the lock of retention is still held")
+			}
+			if r, err := runs.Show(t.Context(), b.operator, run); err != nil || r.Detail != "" || r.Status != status {
+				t.Errorf("%+v, %v", r, err)
+			}
+			if err := errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Two at once would fold and detach the same partitions: whoever has not the lock does nothing.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 18, 4, 10)
+	b.ask(t, retention.Policy{Bodies: 1})
+	session, err := b.db.Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Release()
+	if _, err := session.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('postern.retention', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), "another process is still at retention") || len(b.rows(t, `SELECT name FROM retired`)) > 0 {
+		t.Errorf("beside another: %v", err)
+	}
+	if _, err := session.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Error(status, err)
+	}
+}
+
+// A run that begins while a partition is prepared keeps it; what is applied of it meanwhile is in the bases when it goes.
+func TestRunThatBeginsMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 19, 3, 20)
+	// An object of which nothing was applied yet, and whose newest event is of the day that goes.
+	object := b.rows(t, `SELECT object_id FROM objects WHERE last_event_id = ANY($1) AND state IS NOT NULL ORDER BY 1 LIMIT 1`, b.days[0])[0]
+	b.exec(t, `DELETE FROM objects WHERE object_id = $1`, object)
+	b.exec(t, `UPDATE outcomes SET status = 'dead' WHERE object_id = $1`, object)
+	b.ask(t, retention.Policy{Bodies: 1})
+	r := b.runner()
+	var replay int64
+	r.AtStep(func(step string) (err error) {
+		if step == "ready" && replay == 0 {
+			replay, err = runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})
+		}
+		return err
+	})
+	if _, err := b.carry(t, r); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("run %d (replay, waiting) has yet to read it", replay)) {
+		t.Fatalf("%v", err)
+	}
+	if got, want := len(b.stored(t)), len(b.days[0])+len(b.days[1])+len(b.days[2]); got != want {
+		t.Fatalf("%d events are left of %d", got, want)
+	}
+	// The run applies what was dead, and ends.
+	b.exec(t, `DELETE FROM outcomes WHERE object_id = $1`, object)
+	b.apply(t, b.stored(t))
+	b.exec(t, `UPDATE runs SET status = 'done', ended_at = now() WHERE job = 'replay'`)
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Fatal(status, err)
+	}
+	if len(b.stored(t)) >= len(b.days[0])+len(b.days[1])+len(b.days[2]) {
+		t.Error("nothing is dropped")
+	}
+	b.remakes(t, 1000)
+}
+
+// What is written into a partition while it is folded is folded too, or keeps it.
+func TestCountedAgain(t *testing.T) {
+	t.Parallel()
+	for writes, want := range map[int]string{1: "", 2: "does something else write into it?"} {
+		t.Run(fmt.Sprint(writes), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, 20, 3, 20)
+			b.ask(t, retention.Policy{Bodies: 1})
+			before := len(b.days[0])
+			r, n := b.runner(), 0
+			r.AtStep(func(step string) error {
+				if step != "count" || n == writes {
+					return nil
+				}
+				n++ // below what is folded already
+				b.exec(t, `INSERT INTO events SELECT id - $2, source, event_id || 'x' || $2, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers, verification, fingerprint,
+					delivery_id - $2, delivery_index, body FROM events WHERE id = $1`, b.days[0][0], n)
+				b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+					SELECT $1::bigint - $2, 0, 1, 0, '', '', '', 'ignored', '', 1, now(), 1`, b.days[0][0], n)
+				return nil
+			})
+			_, err := b.carry(t, r)
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Fatalf("%v, want %q", err, want)
+			}
+			dropped := b.rows(t, `SELECT events || ' ' || (dropped_at IS NOT NULL) FROM retired`)
+			if got := fmt.Sprintf("%d %t", before+writes, want == ""); want == "" && dropped[0] != got || want != "" && !strings.HasSuffix(dropped[0], "false") {
+				t.Errorf("%v, want %s", dropped, got)
+			}
+		})
+	}
+}
+
+// Folding waits for whoever has an object's lock, as who redacts it does.
+func TestFoldTakesTheLocksOfObjects(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 21, 3, 5)
+	holder, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := holder.Exec(t.Context(), `SELECT pg_advisory_xact_lock(l) FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0 ORDER BY 1) l`); err != nil {
+		t.Fatal(err)
+	}
+	b.ask(t, retention.Policy{Bodies: 1})
+	h, ended := b.carrying(t.Context(), t)
+	testkit.Eventually(t, time.Minute, func() error {
+		select {
+		case err := <-ended:
+			t.Fatalf("it does not wait: %v", err)
+		default:
+		}
+		if b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "0" {
+			return errors.New("nobody waits")
+		}
+		return nil
+	})
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil || err.Error() != string(runs.Running) {
+		t.Error(err)
+	}
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
