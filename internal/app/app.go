@@ -116,12 +116,17 @@ func (a *App) build(ctx context.Context) error {
 
 // pool connects as one of Postern's roles and registers the closing.
 func (a *App) pool(ctx context.Context, url, role string, max int32) (*pgxpool.Pool, error) {
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: role, AppName: role, MaxConns: max})
+	return a.namedPool(ctx, url, role, role, max)
+}
+
+// namedPool is a pool beside another one of the same role.
+func (a *App) namedPool(ctx context.Context, url, role, name string, max int32) (*pgxpool.Pool, error) {
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: role, AppName: name, MaxConns: max})
 	if err != nil {
 		return nil, err
 	}
-	a.stack.Defer(role+" pool", func(context.Context) error { pool.Close(); return nil })
-	return pool, a.watchPool(role, pool)
+	a.stack.Defer(name+" pool", func(context.Context) error { pool.Close(); return nil })
+	return pool, a.watchPool(name, pool)
 }
 
 // connect opens a connection to JetStream, registers its closing and makes the streams where a server answers already;

@@ -56,12 +56,17 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	a.processor, a.registrar = p, pool
 	a.loop("processor", p.Run)
-	if err := a.addRuns(ctx, pool, conn, t, a.jobs(pool, keeper, p)); err != nil {
+	// Live batches may wait with all connections of theirs for a swap, which needs some to end.
+	others, err := a.namedPool(ctx, string(cfg.Database.URL), "postern_processor", "postern_processor_runs", runsConnections(t))
+	if err != nil {
 		return err
 	}
-	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, pool, tidyEvery, a.Logger) })
+	if err := a.addRuns(ctx, others, conn, t, a.jobs(others, keeper, p.On(others))); err != nil {
+		return err
+	}
+	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, others, tidyEvery, a.Logger) })
 	a.loop("retention", func(ctx context.Context) error {
-		return retention.Daily(ctx, pool, retention.Order{Policy: retentionPolicy(a.Config), Export: a.Config.Retention.Export != ""}, t.RetentionEvery, a.Logger)
+		return retention.Daily(ctx, others, retention.Order{Policy: retentionPolicy(a.Config), Export: a.Config.Retention.Export != ""}, t.RetentionEvery, a.Logger)
 	})
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
@@ -71,6 +76,10 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	})
 	return nil
 }
+
+// runsConnections is how many connections all that goes on about runs may hold at once: each run its lanes, its transaction and what renews its lease, and two
+// for what plans, tells and measures.
+func runsConnections(t Tuning) int32 { return int32(t.Runs.Slots*(t.Processor.Lanes+2) + 2) }
 
 // jobs are the jobs over the log, by name.
 func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[string]runs.Carry {

@@ -43,8 +43,9 @@ type Database struct {
 	URL URL `yaml:"url"`
 	// MaintenanceURL is the URL for migrations, of a login that may own tables. Leave empty to use url.
 	MaintenanceURL URL `yaml:"maintenance_url"`
-	// MaxConnections is the most connections one process opens. Raise it only if the pool is seen waiting; every process
-	// has its own pool and the server's max_connections is shared by all.
+	// MaxConnections is the most connections one process opens for deliveries and live events. Raise it only if the pool is seen
+	// waiting; every process has its own pool and the server's max_connections is shared by all. The admin interface, maintenance
+	// and runs have a few of their own.
 	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000"`
 }
 

@@ -108,6 +108,13 @@ func New(o Options) (*Processor, error) {
 	return p, p.metrics.register(o.Metrics)
 }
 
+// On is the same processor over another pool, as postern_processor too: what is applied through it never waits for the connections of live batches.
+func (p *Processor) On(pool *pgxpool.Pool) *Processor {
+	other := *p
+	other.Pool = pool
+	return &other
+}
+
 // sourceEvent makes the stream's form of a record of the log.
 func (p *Processor) sourceEvent(r *events.Record) stream.Event {
 	return stream.Event{Stored: r.Stored, Source: p.sources.name(r.Source), ObjectType: r.ObjectType, ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyLeftOut, Redacted: r.Redacted}

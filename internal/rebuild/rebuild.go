@@ -62,8 +62,16 @@ type Runner struct {
 	Pool      *pgxpool.Pool
 	Processor *processor.Processor
 	Settings  Settings
-	// beforeLock is where a test can do something between the catching up and the lock.
-	beforeLock func()
+	// step is told of each step before it is taken, and may end it; only tests set it.
+	step func(name string) error
+}
+
+// at tells of a step before it is taken.
+func (r *Runner) at(name string) error {
+	if r.step == nil {
+		return nil
+	}
+	return r.step(name)
 }
 
 // work is one rebuild in this process's hands.

@@ -32,6 +32,9 @@ DELETE FROM staged WHERE source = $1 AND ctid = ANY(ARRAY(SELECT s.ctid FROM sta
 // clear removes what another rebuild of the source has left.
 func (w *work) clear(ctx context.Context) error {
 	return clearStaged(ctx, w.Pool, w.order.Source, w.Settings.Rows, func(ctx context.Context, tx pgx.Tx) (bool, error) {
+		if err := w.at("clear"); err != nil {
+			return false, err
+		}
 		return true, w.hold.Guard(ctx, tx)
 	})
 }
@@ -71,6 +74,9 @@ func (w *work) copyBases(ctx context.Context) error {
 	var account, objectType, id string
 	for {
 		more := true
+		if err := w.at("copy"); err != nil {
+			return err
+		}
 		err := postgres.InTx(ctx, w.Pool, "copy bases", stageTimeout, func(ctx context.Context, tx pgx.Tx) error {
 			if err := w.hold.Guard(ctx, tx); err != nil {
 				return err

@@ -147,8 +147,8 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 		if err != nil || status != runs.Running {
 			return status, err
 		}
-		if w.beforeLock != nil {
-			w.beforeLock()
+		if err := w.at("lock"); err != nil {
+			return "", err
 		}
 		began := time.Now()
 		err = w.exchange(ctx)
@@ -180,6 +180,9 @@ func (w *work) exchange(ctx context.Context) error {
 		}
 		if _, err := tx.Exec(held, sourceLockSQL, versioning.SourceLock, w.order.Source); err != nil {
 			return fmt.Errorf("hold up live events: %w", err)
+		}
+		if err := w.at("locked"); err != nil {
+			return err
 		}
 		if err := w.catchUpHeld(ctx); err != nil {
 			return err
