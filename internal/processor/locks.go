@@ -3,7 +3,10 @@ package processor
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // Locks are the locks that applying events of the log takes: the hashes of their objects, or the ids of those that concern none here. Whoever holds them knows
@@ -22,4 +25,13 @@ func (p *Processor) Locks(ctx context.Context, ids []int64) ([]int64, error) {
 		locks = append(locks, p.read(p.Logger, &one[0]).lock)
 	}
 	return locks, nil
+}
+
+// LockObjects takes the locks that applying events of objects to the mirror takes, until the transaction ends.
+func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
+	items := make([]*item, len(keys))
+	for i, k := range keys {
+		items[i] = &item{key: k, lock: k.Hash()}
+	}
+	return lock(ctx, tx, versioning.Mirror, items)
 }

@@ -7,6 +7,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -70,7 +74,7 @@ func (w *work) ready(ctx context.Context) (runs.Status, error) {
 	}
 	found := newKeySet(w.Settings.Keys)
 	c := &comparison{pool: w.Pool, run: &w.hold.Run, order: w.order, limit: 2 * compareRows}
-	for !found.over {
+	for {
 		page := &Page{}
 		end, err := c.window(ctx)
 		if err == nil {
@@ -79,8 +83,8 @@ func (w *work) ready(ctx context.Context) (runs.Status, error) {
 		if err != nil {
 			return "", err
 		}
-		for i := range page.Items {
-			found.put(versioning.Key{Account: page.Items[i].Account, Type: page.Items[i].ObjectType, ID: page.Items[i].ObjectID})
+		if status, err := w.note(ctx, found, page.Items); err != nil || status != runs.Running {
+			return status, err
 		}
 		if end == nil {
 			break
@@ -89,4 +93,64 @@ func (w *work) ready(ctx context.Context) (runs.Status, error) {
 	}
 	w.differing = found
 	return w.catchUp(ctx)
+}
+
+// stamped is how many objects are locked at once to be given the number of the rule; live events of others pass meanwhile.
+const stamped = 500
+
+// note gives the rows of some differing objects that only the rule's number tells apart the staged one, and notes the others.
+func (w *work) note(ctx context.Context, found *keySet, items []Difference) (runs.Status, error) {
+	keys := make([]versioning.Key, len(items))
+	for i := range items {
+		keys[i] = versioning.Key{Source: w.order.Source, Account: items[i].Account, Type: items[i].ObjectType, ID: items[i].ObjectID}
+	}
+	for part := range slices.Chunk(keys, stamped) {
+		same, err := w.stamp(ctx, part)
+		if err != nil {
+			return "", err
+		}
+		for _, k := range part {
+			if !same[k] {
+				found.put(versioning.Key{Account: k.Account, Type: k.Type, ID: k.ID})
+			}
+		}
+		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	return runs.Running, nil
+}
+
+const stampSQL = `
+UPDATE objects o SET rule_version = s.rule_version, updated_at = clock_now()
+FROM unnest($2::text[], $3::text[], $4::text[]) AS k(account, object_type, object_id) JOIN staged s USING (account, object_type, object_id)
+WHERE s.source = $1 AND o.source = $1 AND o.account = k.account AND o.object_type = k.object_type AND o.object_id = k.object_id
+  AND o.rule_version <> s.rule_version AND NOT ` + differsBut + `
+RETURNING o.account, o.object_type, o.object_id`
+
+// stamp writes rows that are what the rule of now makes but for its number, under the locks that applying takes, and returns which these are. The swap,
+// which holds up live events, is left with what really differs.
+func (w *work) stamp(ctx context.Context, keys []versioning.Key) (map[versioning.Key]bool, error) {
+	same := map[versioning.Key]bool{}
+	var c columnsOf
+	for _, k := range keys {
+		c.accounts, c.types, c.ids = append(c.accounts, k.Account), append(c.types, k.Type), append(c.ids, k.ID)
+	}
+	err := postgres.InTx(ctx, w.Pool, "write the rule's number", stageTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		clear(same)
+		if err := w.hold.Guard(ctx, tx); err != nil {
+			return err
+		}
+		if err := processor.LockObjects(ctx, tx, keys); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, stampSQL, w.order.Source, c.accounts, c.types, c.ids)
+		if err != nil {
+			return err
+		}
+		k := versioning.Key{Source: w.order.Source}
+		_, err = pgx.ForEachRow(rows, []any{&k.Account, &k.Type, &k.ID}, func() error { same[k] = true; return nil })
+		return err
+	})
+	return same, err
 }

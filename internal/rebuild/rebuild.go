@@ -244,6 +244,6 @@ const Processed = "processed"
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, missedSQL, deadSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
+	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, missedSQL, deadSQL, stampSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
 		detailSQL, decidedSQL, sourceSQL, openSQL)
 }

@@ -25,12 +25,14 @@ const (
 // noVersion is what an object's row has that nothing but hints made.
 const noVersion = `-9223372036854775808`
 
-// differs says that a live and a staged row are not the same object: VERSIONS, as docs/architecture.md puts it. The revision, the last
-// event, the times and the look that is owed may depend on the order of arrival.
-const differs = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.overflow,
-  o.state_hash, o.repaired, o.rule_version, o.tie_set, o.state) IS DISTINCT FROM
+// differsBut says that a live and a staged row are not the same object, whatever rule made them: VERSIONS, as docs/architecture.md puts it. The
+// revision, the last event, the times and the look that is owed may depend on the order of arrival.
+const differsBut = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.overflow,
+  o.state_hash, o.repaired, o.tie_set, o.state) IS DISTINCT FROM
   (s.exact_hash, s.version_at, s.version_final, s.version_seen, s.version_rank, s.window_lo, s.window_hi, s.ambiguous, s.deleted, s.overflow,
-  s.state_hash, s.repaired, s.rule_version, s.tie_set, s.state)`
+  s.state_hash, s.repaired, s.tie_set, s.state)`
+
+const differs = `(o.rule_version <> s.rule_version OR ` + differsBut + `)`
 
 // empty says that a row is that of an object of which nothing is known.
 const empty = `o.version_at = ` + noVersion + ` AND o.look_after = 0`
