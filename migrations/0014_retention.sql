@@ -24,5 +24,5 @@ COMMENT ON COLUMN retired.ready_at IS 'since then all that must outlive the part
 CREATE UNIQUE INDEX runs_one_retention ON runs (job) WHERE job = 'retention' AND ended_at IS NULL;
 ALTER TABLE retired OWNER TO postern_maintenance;
 GRANT SELECT, INSERT, UPDATE ON retired TO postern_processor;
-GRANT SELECT ON retired TO postern_operator, postern_gateway;
+GRANT SELECT ON retired TO postern_operator;
 GRANT INSERT ON runs TO postern_processor;

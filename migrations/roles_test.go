@@ -52,6 +52,7 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 			"UPDATE event_keys SET id = 1", "DELETE FROM event_keys",
 			"UPDATE sources SET name = 'x'", "INSERT INTO objects SELECT * FROM objects", "SELECT * FROM outbox",
 			"DROP TABLE events", "ALTER TABLE events DISABLE TRIGGER ALL", "CREATE TABLE mine (a int)",
+			"SELECT * FROM retired", "SELECT raise_floor()",
 		},
 		"processor": {
 			"INSERT INTO events SELECT * FROM events", "UPDATE events SET body = null", "DELETE FROM events", "TRUNCATE events",
@@ -60,7 +61,7 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 		},
 		"operator": {
 			"INSERT INTO events SELECT * FROM events", "UPDATE objects SET deleted = true", "DELETE FROM outcomes",
-			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)",
+			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)", "UPDATE log_floor SET ms = 1 << 42", "UPDATE log_floor SET ms = ms",
 		},
 		"reader": {
 			"SELECT * FROM postern.events", "SELECT * FROM postern.objects", "UPDATE postern.objects SET deleted = true",
@@ -83,7 +84,7 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 			"UPDATE log_floor SET ms = ms", "SELECT * FROM schema_migrations", "DELETE FROM rejections",
 		},
 		"processor": {"SELECT * FROM events", "UPDATE objects SET revision = revision", "DELETE FROM outbox", "SELECT * FROM schema_migrations"},
-		"operator":  {"SELECT * FROM events", "SELECT * FROM rejections", "SELECT * FROM mirror.events"},
+		"operator":  {"SELECT * FROM events", "SELECT * FROM rejections", "SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM retired"},
 		"reader":    {"SELECT * FROM mirror.objects", "SELECT * FROM mirror.events", "SELECT * FROM mirror.outcomes"},
 	} {
 		pool := db.Role(t, role)

@@ -105,6 +105,15 @@ $$;
 
 ALTER FUNCTION postern.provider_time(us bigint) OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.raise_floor() RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $$
+  UPDATE postern.log_floor SET ms = greatest(ms, postern.clock_ms(), (SELECT max(e.id) >> 20 FROM postern.events e)) RETURNING ms
+$$;
+
+ALTER FUNCTION postern.raise_floor() OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'postern', 'pg_temp'
@@ -924,6 +933,10 @@ REVOKE ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) F
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_gateway;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_processor;
 
+REVOKE ALL ON FUNCTION postern.raise_floor() FROM PUBLIC;
+GRANT ALL ON FUNCTION postern.raise_floor() TO postern_processor;
+GRANT ALL ON FUNCTION postern.raise_floor() TO postern_operator;
+
 REVOKE ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) TO postern_processor;
 
@@ -969,8 +982,6 @@ GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_gateway;
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_processor;
 GRANT SELECT ON TABLE postern.log_floor TO postern_operator;
 
-GRANT UPDATE(ms) ON TABLE postern.log_floor TO postern_operator;
-
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
 GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 
@@ -992,7 +1003,6 @@ GRANT SELECT(body) ON TABLE postern.rejections TO postern_processor;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.retired TO postern_processor;
 GRANT SELECT ON TABLE postern.retired TO postern_operator;
-GRANT SELECT ON TABLE postern.retired TO postern_gateway;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_processor;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.runs TO postern_operator;

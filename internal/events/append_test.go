@@ -17,15 +17,15 @@ import (
 )
 
 type testBundle struct {
-	db      *testkit.DB
-	gateway *pgxpool.Pool
-	source  int32
+	db                *testkit.DB
+	gateway, operator *pgxpool.Pool
+	source            int32
 }
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
 	db := testkit.Database(t)
-	b := &testBundle{db: db, gateway: db.Role(t, "gateway")}
+	b := &testBundle{db: db, gateway: db.Role(t, "gateway"), operator: db.Role(t, "operator")}
 	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func TestFrozenBoundMissesNothing(t *testing.T) {
 	wg.Go(func() { b.holdOpen(t, ctx) })
 	read, at := map[int64]bool{}, int64(0)
 	walk := func(ctx context.Context) {
-		bound, err := events.FreezeBound(ctx, b.gateway)
+		bound, err := events.FreezeBound(ctx, b.operator)
 		if err != nil {
 			t.Error(err)
 			return
@@ -103,7 +103,7 @@ func TestFreezeBoundGivesUpWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := events.FreezeBound(ctx, b.gateway); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := events.FreezeBound(ctx, b.operator); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want a wait that ends with its context", err)
 	}
 }

@@ -115,9 +115,8 @@ func Newest(ctx context.Context, pool *pgxpool.Pool) (id int64, err error) {
 }
 
 // raiseToNowSQL raises the floor to now, and to the newest stored event where the clock went back meanwhile: whatever was
-// committed before is at or below the bound.
-const raiseToNowSQL = `
-UPDATE log_floor SET ms = greatest(ms, clock_ms(), (SELECT max(e.id) >> 20 FROM events e)) RETURNING ms`
+// committed before is at or below the bound. A function of the owner's does it, so that who may freeze a bound cannot choose one.
+const raiseToNowSQL = `SELECT raise_floor()`
 
 const appendersSQL = `
 SELECT DISTINCT virtualtransaction FROM pg_locks
