@@ -53,7 +53,7 @@ func ToFile(ctx context.Context, e Exporting, path string, words map[string]stri
 	}
 	switch s := &f.state; {
 	case found && f.whole:
-		return s.Exported, f.forget()
+		return s.Exported, f.settle()
 	case found && (!maps.Equal(s.Words, words) || s.Compression != e.Compression):
 		return Exported{}, fmt.Errorf("the export to %s %w (%s): repeat those, or delete %s and %s", path, ErrDiffers, s.asked(), path+partSuffix, path+stateSuffix)
 	case !found:
@@ -103,11 +103,12 @@ func (f *file) open(resume bool) (found bool, err error) {
 	if stateErr != nil && !errors.Is(stateErr, fs.ErrNotExist) {
 		return false, stateErr
 	}
-	_, err = os.Lstat(f.path)
+	file, err := os.Lstat(f.path)
 	exists := err == nil
-	_, err = os.Lstat(f.path + partSuffix)
-	switch renamed := errors.Is(err, fs.ErrNotExist); {
-	case exists && found && renamed && resume: // all was done but to forget the state
+	part, err := os.Lstat(f.path + partSuffix)
+	named := errors.Is(err, fs.ErrNotExist) || err == nil && exists && os.SameFile(file, part)
+	switch {
+	case exists && found && named && resume: // all was done but to forget the rest
 		f.whole = true
 		return true, nil
 	case exists:
@@ -189,12 +190,35 @@ func (f *file) writeState() error {
 	return os.Rename(next, f.path+stateSuffix)
 }
 
-// end gives the file its name; then nothing remembers the export.
+// end gives the file its name; then nothing remembers the export. A second name is refused where there is a file, which renaming would replace.
 func (f *file) end() error {
+	switch err := os.Link(f.path+partSuffix, f.path); {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("%s %w: it came while the export was under way, which is whole in %s; move one of them away, and the same with --resume ends it", f.path, ErrExists, f.path+partSuffix)
+	case err != nil:
+		return f.rename()
+	}
+	return f.settle()
+}
+
+// rename is for file systems where a file has one name: what comes between the look and the renaming is not seen there.
+func (f *file) rename() error {
+	if _, err := os.Lstat(f.path); err == nil {
+		return fmt.Errorf("%s %w: move it away, and go on with --resume", f.path, ErrExists)
+	}
 	if err := os.Rename(f.path+partSuffix, f.path); err != nil {
 		return err
 	}
-	if err := syncFolder(filepath.Dir(f.path)); err != nil {
+	return f.settle()
+}
+
+// settle makes the file's name durable and then forgets what led to it, what is gone already too.
+func (f *file) settle() error {
+	folder := filepath.Dir(f.path)
+	if err := syncFolder(folder); err != nil {
+		return err
+	}
+	if err := os.Remove(f.path + partSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return f.forget()

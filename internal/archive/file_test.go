@@ -125,15 +125,48 @@ func TestExportEndedBetweenItsNameAndItsState(t *testing.T) {
 	}
 	text := unpacked(t, path)
 	state := fmt.Sprintf(`{"postern_export":1,"words":null,"filter":{},"compression":"none","events":4,"left_out":0,"bytes":%d,"bound":"1","cursor":"1"}`, len(text))
-	if err := os.WriteFile(path+".state", []byte(state), 0o600); err != nil {
+	for _, both := range []bool{false, true} { // the file has its old name too
+		if err := os.WriteFile(path+".state", []byte(state), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if both {
+			if err := os.Link(path, path+".part"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done, err := archive.ToFile(t.Context(), e, path, nil, true)
+		if err != nil || done.Events != 4 || unpacked(t, path) != text {
+			t.Errorf("%+v, %v", done, err)
+		}
+		if left, err := filepath.Glob(path + ".*"); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
+}
+
+// A file that appears under the export's name while that is under way is not written over, and nothing of the export is lost.
+func TestExportWritesOverNothing(t *testing.T) {
+	t.Parallel()
+	in := filled(t, 6)
+	path := filepath.Join(t.TempDir(), "x.ndjson")
+	e := archive.Exporting{Pool: in.operator, Compression: archive.None}
+	e.Progress = func(int64) {
+		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := archive.ToFile(t.Context(), e, path, nil, false); !errors.Is(err, archive.ErrExists) || unpacked(t, path) != "precious" {
+		t.Errorf("%.80q, %v", unpacked(t, path), err)
+	}
+	e.Progress = nil
+	if _, err := archive.ToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
+		t.Error(err)
+	}
+	if err := os.Rename(path, path+" of somebody"); err != nil {
 		t.Fatal(err)
 	}
-	done, err := archive.ToFile(t.Context(), e, path, nil, true)
-	if err != nil || done.Events != 4 || unpacked(t, path) != text {
-		t.Errorf("%+v, %v", done, err)
-	}
-	if _, err := os.Stat(path + ".state"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the state is there still: %v", err)
+	if _, err := archive.ToFile(t.Context(), e, path, nil, true); err != nil || unpacked(t, path) != string(in.export(t, events.Filter{})) {
+		t.Error(err)
 	}
 }
 
