@@ -63,6 +63,7 @@ func TestExportAndImportAreUsedSo(t *testing.T) {
 		{[]string{"import", "x", "--header", "what"}, 2, "each as Name: value"},
 		{[]string{"import", "x", "--received-at", "soon"}, 2, "2026-03-01T12:00:00Z"},
 		{[]string{"import", "x", "y", "--bad", "z"}, 2, "leave out --bad"},
+		{[]string{"import", "x", "y", "--name", "z"}, 2, "--name is that of one file"},
 		{[]string{"import", "/nowhere.ndjson"}, 1, "/nowhere.ndjson"},
 		{[]string{"--config", "/nowhere.yaml", "import", "x"}, 1, "/nowhere.yaml"},
 	} {
@@ -127,6 +128,31 @@ sources:
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	page := write("page.json", `{"object":"list","data":[{"id":"evt_9","object":"event","type":"customer.updated"}],"has_more":false}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "new        1\n", "")
+}
+
+// Rows that nothing names need a file with a name, and are in conflict only where their columns were mapped otherwise before: that is an error.
+func TestImportOfRowsThatNothingNames(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	dir := t.TempDir()
+	cfg, rows := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "orders.csv")
+	const text = "nr,what\n1,order.made\n2,order.made\n"
+	for path, text := range map[string]string{
+		cfg:  "sources: {orders: {provider: hmac, secrets: [{name: a, env: X}], scheme: {header: X-Sig}, events: {type: '{json:what}'}}}",
+		rows: text,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{"--config", cfg, "--dir", b.dir, "import", "--source", "orders", "--format", "csv", "--map"}
+	run := func(more ...string) result { return execute(t.Context(), text, append(slices.Clone(args), more...)...) }
+	run("event_type=what", rows).want(t, 0, "new        2\n", "")
+	run("event_type=what", rows).want(t, 0, "duplicate  2\n", "")
+	run("event_type=what", "-").want(t, 1, "new        0\n", "give the input a name with --name")
+	run("event_type=what", "-", "--name", "orders.csv").want(t, 0, "duplicate  2\n", "")
+	run("event_type=what,body=nr", rows).want(t, 1, "conflict   2: ", "imported before with another --map")
+	run("event_type=what,body=nr", rows, "--name", "anew").want(t, 0, "new        2\n", "")
 }
 
 // What the help shows can be done.
