@@ -492,11 +492,14 @@ CREATE TABLE postern.checkpoints (
     cursor bigint NOT NULL,
     leased_by text NOT NULL,
     leased_until timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL
+    updated_at timestamp with time zone NOT NULL,
+    troubles integer DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='50');
 
 ALTER TABLE postern.checkpoints OWNER TO postern_maintenance;
+
+COMMENT ON COLUMN postern.checkpoints.troubles IS 'how often in a row a run was put off, without getting on in between';
 
 CREATE TABLE postern.event_conflicts (
     id bigint NOT NULL,

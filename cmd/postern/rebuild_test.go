@@ -27,7 +27,7 @@ func (b *testBundle) rebuilds(t *testing.T) {
 	}
 	carried := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
 	r := runs.NewRunner(runs.Options{Pool: pool, ID: "test", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{rebuild.Job: carried.Carry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: time.Minute, Slots: 1}})
+		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: time.Minute, Slots: 1, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -40,6 +40,7 @@ func newRunsCommand(c *cli) *cobra.Command {
 			{"ENDED", func(r runs.Run) string { return r.EndedAt.String() }},
 			{"WHO", func(r runs.Run) string { return r.Who }},
 			{"REASON", func(r runs.Run) string { return r.Reason }},
+			{"DETAIL", func(r runs.Run) string { return r.Detail }},
 		},
 		none: "No runs.",
 	}.command(c),
@@ -157,8 +158,15 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 
 // detailWord says what a run's detail tells.
 func detailWord(r *runs.Run) string {
-	if r.Status.Final() {
+	switch {
+	case r.Status == runs.Failed:
 		return "why it failed"
+	case r.Status.Final():
+		return "at last"
+	case r.Troubles == 1:
+		return "put off once"
+	case r.Troubles > 1:
+		return fmt.Sprintf("put off %d times", r.Troubles)
 	}
 	return "now"
 }
@@ -266,6 +274,9 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 	}
 	if r.Status == runs.Waiting {
 		line += "; a processor takes it when it has a hand free"
+	}
+	if r.Status == runs.Running && r.Detail != "" {
+		line += "; " + detailWord(r) + ": " + plain(r.Detail)
 	}
 	if r.Status == runs.Proposed {
 		line += fmt.Sprintf("; it begins when somebody approves it: postern runs approve %d --reason WHY", r.Run)

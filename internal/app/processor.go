@@ -77,9 +77,12 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	return nil
 }
 
-// runsConnections is how many connections all that goes on about runs may hold at once: each run its lanes, its transaction and what renews its lease, and two
-// for what plans, tells and measures.
-func runsConnections(t Tuning) int32 { return int32(t.Runs.Slots*(t.Processor.Lanes+2) + 2) }
+// runsConnections is how many connections all that goes on about runs may hold at once: two for each run, of which there is one of each job and some more,
+// and two for what plans, tells and measures. Lanes of a run share what is there.
+func runsConnections(t Tuning) int32 {
+	const jobs = 5
+	return int32(2*(jobs+t.Runs.Slots) + 2)
+}
 
 // jobs are the jobs over the log, by name.
 func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[string]runs.Carry {

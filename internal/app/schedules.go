@@ -75,7 +75,8 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 	a.loop("runs measured", func(ctx context.Context) error { return metrics.Watch(ctx, pool, t.Runs.Measure, a.Logger) })
 	a.loop("runs told", teller.Run)
 	a.loop("schedules", a.planner.Run)
-	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger, Jobs: jobs, Ended: teller.Hurry}).Run)
+	a.loop("runs", runs.NewRunner(runs.Options{Pool: pool, ID: processID(), Settings: t.Runs, Logger: a.Logger, Jobs: jobs, Ended: teller.Hurry,
+		Metrics: metrics}).Run)
 	return nil
 }
 

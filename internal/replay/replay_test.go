@@ -100,7 +100,7 @@ func (b *testBundle) start(t *testing.T, id string, p provider.Provider, chunk i
 func (b *testBundle) carryOut(t *testing.T, id string, replays *replay.Runner) (stop func()) {
 	t.Helper()
 	r := runs.NewRunner(runs.Options{Pool: b.pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 2}})
+		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 2, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -44,7 +44,7 @@ func (h *Hold) Extend(ctx context.Context, bound int64) error {
 }
 
 const restSQL = `
-UPDATE runs r SET status = CASE WHEN r.asked = $4::jsonb THEN 'paused' ELSE r.status END, updated_at = clock_now() FROM checkpoints c
+UPDATE runs r SET status = CASE WHEN r.asked = $4::jsonb THEN 'paused' ELSE r.status END, detail = '', updated_at = clock_now() FROM checkpoints c
 WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status, r.asked`
 
 // Rest pauses the run until a person lets it go on, unless what is asked for has changed meanwhile: then it stays Running, and Asked is

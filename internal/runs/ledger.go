@@ -46,8 +46,10 @@ type Run struct {
 	ApprovedBy string `json:"approved_by"`
 	Approval   string `json:"approval"`
 	Status     Status `json:"status"`
-	// Detail says why a run failed, or what one that is under way waits for.
+	// Detail says why a run failed, or of one that is under way what it waits for, or met at its last try (Troubles).
 	Detail string `json:"detail"`
+	// Troubles is how often in a row an open run was put off without getting on in between.
+	Troubles int `json:"troubles,omitzero"`
 	// Bound is the id up to which the log is read, 0 until the run has frozen it; Cursor, up to where everything has its outcome.
 	Bound  int64 `json:"bound,string"`
 	Cursor int64 `json:"cursor,string"`
@@ -86,7 +88,8 @@ type Order struct {
 
 const runColumns = `r.run, r.job, r.asked, r.who, r.reason, r.status, r.detail, coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts,
   r.made_at, r.started_at, r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at, coalesce(r.once_key, ''),
-  CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END, r.approved_by, r.approval, r.hand`
+  CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END, r.approved_by, r.approval, r.hand,
+  CASE WHEN r.ended_at IS NULL THEN coalesce(c.troubles, 0) ELSE 0 END`
 
 const (
 	listSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
@@ -151,7 +154,7 @@ func scanWith(row pgx.CollectableRow, more ...any) (Run, error) {
 	var r Run
 	var started, ended, planned *time.Time
 	err := row.Scan(append([]any{&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
-		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Hand}, more...)...)
+		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Hand, &r.Troubles}, more...)...)
 	if len(r.Hand) == 0 {
 		r.Hand = nil
 	}

@@ -17,6 +17,7 @@ import (
 // Metrics are what is counted of runs and schedules.
 type Metrics struct {
 	endedRuns *prometheus.CounterVec
+	offRuns   *prometheus.CounterVec
 	open      *prometheus.GaugeVec
 	waiting   prometheus.Gauge
 	schedules numbers
@@ -31,12 +32,15 @@ func NewMetrics(reg prometheus.Registerer, jobs []string) (*Metrics, error) {
 	m := &Metrics{known: map[[2]string]bool{},
 		endedRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_total",
 			Help: "Runs that have ended, done, failed or cancelled, each counted once by the processor that told of it."}, []string{"job", "status"}),
+		offRuns: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_runs_put_off_total",
+			Help: "Times that a run met trouble of our own and was left for a later try; postern runs show says what it was."}, []string{"job"}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_runs_open", Help: "Runs that have not ended." + asTold + "; NaN while it does not answer."},
 			[]string{"job", "status"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_runs_waiting_seconds",
 			Help: "How long the oldest run that waits has been there; 0 where none does." + asTold + "; NaN while it does not answer."}),
 	}
 	for _, job := range jobs {
+		m.offRuns.WithLabelValues(job)
 		for _, status := range []Status{Done, Failed, Cancelled} {
 			m.endedRuns.WithLabelValues(job, string(status))
 		}
@@ -44,7 +48,7 @@ func NewMetrics(reg prometheus.Registerer, jobs []string) (*Metrics, error) {
 			m.setOpen([2]string{job, string(status)}, 0)
 		}
 	}
-	for _, c := range []prometheus.Collector{m.endedRuns, m.open, m.waiting, &m.schedules} {
+	for _, c := range []prometheus.Collector{m.endedRuns, m.offRuns, m.open, m.waiting, &m.schedules} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -53,6 +57,8 @@ func NewMetrics(reg prometheus.Registerer, jobs []string) (*Metrics, error) {
 }
 
 func (m *Metrics) ended(r *Run) { m.endedRuns.WithLabelValues(r.Job, string(r.Status)).Inc() }
+
+func (m *Metrics) putOff(job string) { m.offRuns.WithLabelValues(job).Inc() }
 
 const (
 	openCountsSQL = `SELECT job, status, count(*), coalesce(extract(epoch FROM clock_now() - min(made_at)), 0)::float8 FROM runs WHERE ended_at IS NULL GROUP BY job, status`

@@ -30,8 +30,10 @@ type Settings struct {
 	Poll time.Duration
 	// Lease is how long a process may be silent before another goes on with its run.
 	Lease time.Duration
-	// Slots is how many runs one process carries out at once.
+	// Slots is how many runs one process carries out at once beside one of each job, so that a job with much to do keeps no other waiting.
 	Slots int
+	// PutOff is how long a run that met trouble waits for the next try. It doubles each time in a row, up to PutOffMost.
+	PutOff, PutOffMost time.Duration
 	// Again is how long the end of a run that could not be published waits for the next try.
 	Again time.Duration
 	// Measure is how often the metrics of runs are read from the tables.
@@ -39,10 +41,12 @@ type Settings struct {
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 2, Again: 10 * time.Second, Measure: 10 * time.Second}
+var DefaultSettings = Settings{Poll: time.Second, Lease: 30 * time.Second, Slots: 1, PutOff: time.Second, PutOffMost: time.Minute,
+	Again: 10 * time.Second, Measure: 10 * time.Second}
 
 // Options are what a runner works with.
 type Options struct {
+	// Pool is connected as postern_processor. A run may need two of its connections at a time, so that there are at most half as many runs at once.
 	Pool *pgxpool.Pool
 	// ID names this process in leases.
 	ID       string
@@ -50,19 +54,23 @@ type Options struct {
 	// Jobs are what this process can carry out, by name.
 	Jobs map[string]Carry
 	// Ended is called after a run was ended, so that it is told soon; nil: nobody hurries.
-	Ended  func()
-	Logger *slog.Logger
+	Ended func()
+	// Metrics count runs that were put off; nil: nobody counts.
+	Metrics *Metrics
+	Logger  *slog.Logger
 }
 
 // Runner carries out what the ledger asks for.
 type Runner struct {
 	Options
 	names []string
+	// room has a place for each run that there are connections for.
+	room chan struct{}
 }
 
 // NewRunner returns a runner; Run starts it.
 func NewRunner(o Options) *Runner {
-	r := &Runner{Options: o}
+	r := &Runner{Options: o, room: make(chan struct{}, max(1, o.Pool.Config().MaxConns/2))}
 	for name := range o.Jobs {
 		r.names = append(r.names, name)
 	}
@@ -73,17 +81,20 @@ func NewRunner(o Options) *Runner {
 // Run carries out runs until ctx ends. What is under way then is handed on: any process goes on with it at once.
 func (r *Runner) Run(ctx context.Context) error {
 	g := lifecycle.NewGroup(ctx)
+	for _, job := range r.names {
+		g.Go("run of "+job, func(ctx context.Context) error { return r.slot(ctx, job) })
+	}
 	for range r.Settings.Slots {
-		g.Go("run", r.slot)
+		g.Go("run", func(ctx context.Context) error { return r.slot(ctx, r.names...) })
 	}
 	return g.Wait()
 }
 
-// slot carries out one run after the other.
-func (r *Runner) slot(ctx context.Context) error {
+// slot carries out one run of some jobs after the other.
+func (r *Runner) slot(ctx context.Context, jobs ...string) error {
 	troubled := false
 	for ctx.Err() == nil {
-		busy, err := r.next(ctx)
+		busy, err := r.next(ctx, jobs)
 		if err != nil && !troubled && ctx.Err() == nil {
 			r.Logger.Warn("runs not carried out; tried again", "error", err)
 		}
@@ -102,9 +113,15 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// next carries out an open run, if there is one.
-func (r *Runner) next(ctx context.Context) (busy bool, err error) {
-	hold, err := Take(ctx, r.Pool, r.ID, r.Settings.Lease, r.names...)
+// next carries out an open run of some jobs, if there is one.
+func (r *Runner) next(ctx context.Context, jobs []string) (busy bool, err error) {
+	select {
+	case r.room <- struct{}{}:
+		defer func() { <-r.room }()
+	case <-ctx.Done():
+		return false, nil
+	}
+	hold, err := Take(ctx, r.Pool, r.ID, r.Settings.Lease, jobs...)
 	if err != nil || hold == nil {
 		return false, err
 	}
@@ -112,31 +129,60 @@ func (r *Runner) next(ctx context.Context) (busy bool, err error) {
 	if hold.Schedule != "" {
 		log = log.With("schedule", hold.Schedule)
 	}
-	log.Info("run taken", "who", hold.Who, "reason", hold.Reason, "cursor", hold.Cursor)
+	if hold.Troubles == 0 {
+		log.Info("run taken", "who", hold.Who, "reason", hold.Reason, "cursor", hold.Cursor)
+	}
 	status, err := r.keep(ctx, hold, log)
-	end, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", 2*time.Second)
+	stopping := ctx.Err() != nil
+	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", 2*time.Second)
 	defer cancel()
 	switch {
 	case errors.Is(err, ErrLost):
-		log.Warn("run lost to another process", "cursor", hold.Cursor)
-		return true, nil
+		return true, r.lost(ctx, hold, log)
 	case errors.As(err, new(*refusal)):
 		log.Error("run failed", "error", err)
-		return true, r.end(end, hold, Failed, err.Error())
-	case err != nil: // trouble of our own, or a stop: the run goes on later
-		return true, errors.Join(err, hold.Release(end))
+		return true, r.end(ctx, hold, Failed, err.Error())
+	case err != nil && !stopping:
+		return true, r.putOff(ctx, hold, err, log)
+	case err != nil:
 	case status == Running:
 		log.Info("run done", "counts", hold.Counts)
-		return true, r.end(end, hold, Done, "")
+		return true, r.end(ctx, hold, Done, "")
 	case status == Done: // it has been ended with the last of its work
 		log.Info("run done", "counts", hold.Counts)
 		if r.Ended != nil {
 			r.Ended()
 		}
-		return true, hold.Release(end)
+	default:
+		log.Info("run stopped", "status", status, "cursor", hold.Cursor, "counts", hold.Counts)
 	}
-	log.Info("run stopped", "status", status, "cursor", hold.Cursor, "counts", hold.Counts)
-	return true, hold.Release(end)
+	return true, hold.Release(ctx)
+}
+
+// lost tells why this process does not go on with a run: another has it, or a person has stopped it in the middle of a step.
+func (r *Runner) lost(ctx context.Context, h *Hold, log *slog.Logger) error {
+	now, err := Show(ctx, r.Pool, h.Run.Run)
+	switch {
+	case err != nil:
+		return err
+	case now.Status == Running || now.Status == Waiting:
+		log.Warn("run lost to another process", "cursor", h.Cursor, "held_by", now.HeldBy)
+	default:
+		log.Info("run stopped", "status", now.Status, "cursor", h.Cursor, "counts", h.Counts)
+	}
+	return h.Release(ctx)
+}
+
+// putOff leaves a run that met trouble of our own for later, and says so once until it gets on.
+func (r *Runner) putOff(ctx context.Context, h *Hold, why error, log *slog.Logger) error {
+	times, err := h.PutOff(ctx, why, r.Settings.PutOff, r.Settings.PutOffMost)
+	if times <= 1 {
+		log.Warn("run not carried out; tried again", "error", why)
+	}
+	if r.Metrics != nil {
+		r.Metrics.putOff(h.Job)
+	}
+	return err
 }
 
 func (r *Runner) end(ctx context.Context, h *Hold, status Status, detail string) error {
