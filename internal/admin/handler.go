@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -84,7 +85,11 @@ func New(o Options) http.Handler {
 	return e
 }
 
-type handler struct{ Options }
+type handler struct {
+	Options
+	// trying is held by the dry run that is under way.
+	trying sync.Mutex
+}
 
 // list serves one of the lists.
 func list[T any](h *handler, run func(context.Context, *pgxpool.Pool, url.Values) (T, error)) echo.HandlerFunc {

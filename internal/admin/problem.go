@@ -82,6 +82,9 @@ func (h *handler) fail(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
+	if p.Status == http.StatusTooManyRequests {
+		c.Response().Header().Set("Retry-After", "5")
+	}
 	body, err := json.Marshal(p)
 	if err != nil {
 		body = []byte(`{"status":500}`) // states of objects are valid JSON, so this is never reached

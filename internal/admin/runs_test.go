@@ -1,15 +1,20 @@
 package admin_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
 )
 
 // post sends a body to the handler and reads its JSON.
@@ -146,6 +151,59 @@ func TestDryRuns(t *testing.T) {
 	}
 	if _, list := b.get(t, "/api/v1/runs"); len(list["items"].([]any)) != 0 {
 		t.Errorf("%v", list)
+	}
+}
+
+// Dry runs over HTTP hold little in memory: each by its states, all by being one at a time.
+func TestDryRunsHoldLittle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
+	const kind, all = "application/json", `{"dry_run": true, "source": "stripe"}`
+	large := make([]events.Delivery, 34)
+	for i := range large {
+		body := fmt.Sprintf(`{"id":"evt_%d","object":"event","api_version":"2025-03-31.basil","created":1767323045,"type":"customer.updated","livemode":false,
+"data":{"object":{"id":"cus_%d","object":"customer","description":"%s"}}}`, i, i, strings.Repeat("x", 1<<20))
+		large[i] = events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body),
+			Events: []provider.Event{{Key: fmt.Sprintf("evt_%d", i), Type: "customer.updated", ObjectType: "customer", ObjectID: fmt.Sprintf("cus_%d", i)}}}
+	}
+	receipts, err := events.Append(t.Context(), b.db.Pool, large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, p := b.post(t, "/api/v1/replays", kind, all); status != 422 || !strings.Contains(p["detail"].(string), "32 MiB of states") {
+		t.Errorf("%d %v", status, p["detail"])
+	}
+	tx, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE objects`); err != nil { // which a dry run waits for
+		t.Fatal(err)
+	}
+	one := fmt.Sprintf(`{"dry_run": true, "ids": "%d"}`, receipts[0][0].ID)
+	answers := make(chan int, 2)
+	var asking sync.WaitGroup
+	for range 2 {
+		asking.Go(func() {
+			status, p := b.post(t, "/api/v1/replays", kind, one)
+			if status == 429 && !strings.Contains(p["detail"].(string), "one dry run at a time") {
+				t.Error(p)
+			}
+			answers <- status
+		})
+	}
+	first := <-answers
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	asking.Wait()
+	if second := <-answers; first != 429 || second != 200 {
+		t.Errorf("answered %d and %d", first, second)
+	}
+	if status, _ := b.post(t, "/api/v1/replays", kind, one); status != 200 {
+		t.Errorf("the next one: %d", status)
 	}
 }
 

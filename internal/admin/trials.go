@@ -44,6 +44,7 @@ func NewTrial(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoi
 const (
 	tryEvents  = 5000
 	tryObjects = 1000
+	tryBytes   = 32 << 20
 	tryPlaces  = 100
 )
 
@@ -55,15 +56,23 @@ type tried struct {
 	Objects []processor.Difference `json:"objects"`
 }
 
+// errTrying answers who asks for a dry run beside another: what each holds in memory is bounded, so their number has to be as well.
+var errTrying = &problem{Status: http.StatusTooManyRequests, Type: "urn:postern:problem:busy", Title: "another dry run is under way",
+	Detail: "A process does one dry run at a time. Ask again when the other has ended, or use postern replay --dry-run."}
+
 func (h *handler) tryReplay(ctx context.Context, o *replay.Order) (any, error) {
 	if h.Endpoints == nil {
 		return nil, fmt.Errorf("%w: dry_run: this process does not know the sources; use postern replay --dry-run --config FILE", events.ErrInvalid)
 	}
+	if !h.trying.TryLock() {
+		return nil, errTrying
+	}
+	defer h.trying.Unlock()
 	trial, err := NewTrial(ctx, h.Pool, h.Endpoints(), o)
 	if err != nil {
 		return nil, err
 	}
-	trial.Objects = tryObjects
+	trial.Objects, trial.Bytes = tryObjects, tryBytes
 	out := tried{DryRun: true, Objects: []processor.Difference{}}
 	out.Counts, err = replay.Try(ctx, h.Pool, trial, o, tryEvents, func(map[string]int64) {})
 	if errors.Is(err, replay.ErrTooMany) || errors.Is(err, processor.ErrTooMuch) {
