@@ -36,7 +36,7 @@ away. --yes swaps by itself. Killed anywhere, it goes on where it was. Of a sour
 		Example: `  postern rebuild --source stripe --compare
   postern rebuild --source stripe --type invoice --yes --reason 'invoices are read by their own version now'
   postern rebuild compare 7 --check
-  postern rebuild swap 7`,
+  postern rebuild swap 7 --yes`,
 		Args: wantArgs(),
 	}
 	filterFlags(cmd, admin.RebuildParams)
@@ -131,7 +131,7 @@ to catch up.`,
 
 // newRebuildSteerCommand has a rebuild swapped or discarded; of a swap it waits for the end.
 func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
-	var noWait bool
+	var noWait, yes bool
 	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern rebuild " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -140,6 +140,9 @@ func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
 				return err
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+				if ok, err := confirmSteer(cmd, pool, run, name, yes); err != nil || !ok {
+					return err
+				}
 				found, err := admin.SteerRebuild(cmd.Context(), pool, run, name)
 				if err != nil {
 					return err
@@ -151,10 +154,24 @@ func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	if name == "swap" {
 		cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and end")
 	}
 	return cmd
+}
+
+// confirmSteer asks before an open rebuild is swapped or discarded. Of any other run there is nothing to decide.
+func confirmSteer(cmd *cobra.Command, pool *pgxpool.Pool, run int64, name string, yes bool) (bool, error) {
+	r, err := runs.Show(cmd.Context(), pool, run)
+	if err != nil || r.Job != rebuild.Job || r.Status.Final() {
+		return err == nil, err
+	}
+	question := fmt.Sprintf("Throw away what rebuild %d has staged?", run)
+	if name == "swap" {
+		question = fmt.Sprintf("Put what rebuild %d has staged in the place of the live objects?", run)
+	}
+	return confirm(cmd, question, yes)
 }
 
 // compare prints a comparison, part by part, and what it comes to.

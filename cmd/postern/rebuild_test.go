@@ -53,14 +53,17 @@ func TestRebuild(t *testing.T) {
 	b.run(t, "rebuild", "--source", "stripe", "--check").want(t, 2, "", "give --compare too")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "run 1 is an open rebuild of this source")
-	b.run(t, "rebuild", "discard", "1").want(t, 0, "cancelled", "")
+	b.run(t, "rebuild", "discard", "1").want(t, 2, "", "nobody can be asked here: give --yes\n")
+	b.run(t, "rebuild", "swap", "1").want(t, 2, "", "nobody can be asked here: give --yes\n")
+	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
+	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "compare", "1").want(t, 2, "", "rebuild 1 is cancelled")
 	b.run(t, "rebuild", "swap", "7").want(t, 3, "", "run 7: not found")
 	b.rebuilds(t)
 	// The refused one took the number 2.
 	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "Then either:  postern rebuild swap 3", "")
 	b.run(t, "rebuild", "compare", "3", "--check").want(t, 1, "only staged", "2 objects not the same")
-	b.run(t, "rebuild", "swap", "3").want(t, 0, "2 objects swapped, 2 objects grown, 0 objects emptied", "")
+	b.run(t, "rebuild", "swap", "3", "--yes").want(t, 0, "2 objects swapped, 2 objects grown, 0 objects emptied", "")
 	b.run(t, "objects", "list").want(t, 0, "obj_2", "")
 	b.run(t, "objects", "list", "--outdated").want(t, 0, "No objects.", "")
 	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE objects SET state = '{"a": {"b": 2}}', rule_version = 0 WHERE object_id = 'obj_2'`); err != nil {
@@ -76,9 +79,9 @@ func TestRebuild(t *testing.T) {
 	if err := json.Unmarshal([]byte(found.out), &compared); err != nil || found.status != 1 || compared.Counts["same"] != 1 || len(compared.Items) != 1 || compared.Items[0].Paths[0] != "a.b" {
 		t.Errorf("%v in status %d, %s", err, found.status, found.out)
 	}
-	b.run(t, "rebuild", "swap", "4").want(t, 0, "1 objects swapped, 1 objects grown", "")
+	b.run(t, "rebuild", "swap", "4", "-y").want(t, 0, "1 objects swapped, 1 objects grown", "")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--check", "-o", "json").want(t, 0, `{"items": []`, "")
-	b.run(t, "rebuild", "discard", "5").want(t, 0, "cancelled", "")
+	b.run(t, "rebuild", "discard", "5", "-y").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "--source", "stripe", "--yes", "-o", "json").want(t, 0, `"processed": 2,`, "")
 	b.run(t, "runs", "list", "--job", "rebuild", "--status", "done").want(t, 0, "rebuild", "")
 }

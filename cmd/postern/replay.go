@@ -105,7 +105,10 @@ func confirm(cmd *cobra.Command, question string, yes bool) (bool, error) {
 	}
 	in := cmd.InOrStdin()
 	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		return false, usagef("nobody can be asked here: give --yes, or --preview to see no more than this")
+		if cmd.Flags().Lookup("preview") != nil {
+			return false, usagef("nobody can be asked here: give --yes, or --preview to see no more than this")
+		}
+		return false, usagef("nobody can be asked here: give --yes")
 	}
 	fmt.Fprint(cmd.ErrOrStderr(), question+" [y/N] ")
 	answer, err := bufio.NewReader(in).ReadString('\n')
