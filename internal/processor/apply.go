@@ -25,11 +25,31 @@ const lockSQL = `
 WITH sources AS MATERIALIZED (SELECT count(pg_advisory_xact_lock_shared($3, s)) AS n FROM unnest($2::int[]) AS s)
 SELECT count(pg_advisory_xact_lock(l)) FROM sources, unnest($1::bigint[]) AS l WHERE sources.n >= 0`
 
+// tryLockSQL is lockSQL for who will not wait for a swap: where it cannot have a source's lock at once it takes no object's, and says which source that is.
+const tryLockSQL = `
+WITH sources AS MATERIALIZED (SELECT s, pg_try_advisory_xact_lock_shared($3, s) AS got FROM unnest($2::int[]) AS s)
+SELECT (SELECT coalesce(min(s.s), 0)::bigint FROM sources s WHERE NOT s.got),
+  (SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS (SELECT FROM sources s WHERE NOT s.got))`
+
+// SwapError says that objects of some sources are being swapped, so that no event of theirs was applied; those of all others in the batch were.
+// It is an events.ErrUnavailable: applying again later is safe, and costs no attempt.
+type SwapError struct {
+	// Sources are their numbers.
+	Sources []int32
+}
+
+func (e *SwapError) Error() string {
+	return fmt.Sprintf("the objects of %d sources are being swapped: their events wait", len(e.Sources))
+}
+
+func (e *SwapError) Unwrap() error { return events.ErrUnavailable }
+
 // Apply decides a batch of events under a run and commits objects, outcomes and the change row together. When it returns nil
 // every event of the batch has its outcome (a failed one too) and may be acknowledged. An error is trouble of our own: nothing may
-// be acknowledged, and applying again is safe. An event that cannot be written fails alone: the batch is split until it stands apart.
+// be acknowledged, and applying again is safe. An event that cannot be written fails alone: the batch is split until it stands apart. It waits for
+// no swap: of a *SwapError, all events but those of its sources may be acknowledged.
 func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) error {
-	return p.apply(ctx, Target{Run: run}, batch)
+	return p.apply(ctx, Target{Run: run, passing: true}, batch)
 }
 
 // Target is what events are applied under and to.
@@ -46,6 +66,8 @@ type Target struct {
 	Guard func(context.Context, pgx.Tx) error
 	// Wrote is told which objects a committed transaction has written, by several goroutines; nil: nobody is.
 	Wrote func([]*versioning.Object)
+	// passing: it does not wait for a swap.
+	passing bool
 	// Log names the run in what is logged; nil: nobody carries out a run, and the processor's own logger is used.
 	Log *slog.Logger
 }
@@ -117,9 +139,12 @@ func (p *Processor) learnSources(ctx context.Context, batch []stream.Event) erro
 
 func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) error {
 	err := p.commit(ctx, to, items)
+	var swap *SwapError
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &swap):
+		return p.applyOthers(ctx, to, items, swap)
 	case ctx.Err() != nil || errors.Is(err, errGuarded) || postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
 	case len(items) == 1:
@@ -128,12 +153,42 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 		p.log(to).Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
 		return p.commit(ctx, to, []*item{&it})
 	}
+	met := &SwapError{}
 	for _, half := range [][]*item{items[:len(items)/2], items[len(items)/2:]} {
-		if err := p.applySplit(ctx, to, half); err != nil {
+		if err := p.applySplit(ctx, to, half); !met.also(err) {
 			return err
 		}
 	}
-	return nil
+	return met.orNil()
+}
+
+// applyOthers applies what a swap does not concern.
+func (p *Processor) applyOthers(ctx context.Context, to Target, items []*item, met *SwapError) error {
+	others := slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return slices.Contains(met.Sources, it.key.Source) })
+	if len(others) == 0 {
+		return met
+	}
+	if err := p.applySplit(ctx, to, others); !met.also(err) {
+		return err
+	}
+	return met
+}
+
+// also adds what another part of a batch has met, and says whether that was swaps at most.
+func (e *SwapError) also(err error) bool {
+	var other *SwapError
+	if err == nil || !errors.As(err, &other) {
+		return err == nil
+	}
+	e.Sources = append(e.Sources, other.Sources...)
+	return true
+}
+
+func (e *SwapError) orNil() error {
+	if len(e.Sources) == 0 {
+		return nil
+	}
+	return e
 }
 
 // committed is one apply transaction, for those who are told of it.
@@ -155,7 +210,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		if err := to.guard(ctx, tx); err != nil {
 			return err
 		}
-		if err := lock(ctx, tx, to.Into, done.items); err != nil {
+		if err := to.lock(ctx, tx, done.items); err != nil {
 			return err
 		}
 		if err := p.settle(ctx, tx, to, done.items); err != nil {
@@ -241,9 +296,29 @@ func copies(items []*item) []*item {
 	return out
 }
 
+// lock takes the locks of the items' objects in a table, having waited for a swap unless the target passes by it.
+func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
+	if !to.passing || to.Into != versioning.Mirror {
+		return lock(ctx, tx, to.Into, items)
+	}
+	var swapped int64
+	err := lockWith(ctx, tx, postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}, to.Into, items, func(r postgres.Row) error {
+		swapped = r.Int64(0)
+		return nil
+	})
+	if err == nil && swapped != 0 {
+		return &SwapError{Sources: []int32{int32(swapped)}}
+	}
+	return err
+}
+
 // lock takes the locks of the items' objects in a table; each table's are others, so that a rebuild and live events do not wait for each
 // other. Whoever writes into the mirror has the locks of its sources first.
 func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item) error {
+	return lockWith(ctx, tx, postgres.Statement{Name: "postern_lock", SQL: lockSQL}, into, items, nil)
+}
+
+func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.Table, items []*item, each func(postgres.Row) error) error {
 	const apart = 0x5851f42d4c957f2d
 	var sources []int32
 	keys := make([]int64, len(items))
@@ -256,12 +331,12 @@ func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item) 
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	slices.Sort(sources)
-	p := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_lock", SQL: lockSQL})
+	p := postgres.NewParams(tx.Conn(), statement)
 	defer p.Release()
 	p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })
 	p.Array(pgtype.Int4OID, len(sources), func(i int) { p.Int32(sources[i]) })
 	p.Int32(versioning.SourceLock)
-	if _, err := p.Run(ctx, nil); err != nil {
+	if _, err := p.Run(ctx, each); err != nil {
 		return fmt.Errorf("lock %d objects: %w", len(keys), err)
 	}
 	return nil

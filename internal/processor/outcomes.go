@@ -198,7 +198,7 @@ func (to Target) reservation() string {
 // ApplyAlone tries an event that may be what kills the process: the attempt is committed as failed before the try, so that an
 // event which never lets a transaction end still runs out of attempts.
 func (p *Processor) ApplyAlone(ctx context.Context, run int64, ev stream.Event) error {
-	return p.applyAlone(ctx, Target{Run: run}, ev)
+	return p.applyAlone(ctx, Target{Run: run, passing: true}, ev)
 }
 
 func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) error {

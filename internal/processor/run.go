@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ type lanes struct {
 	spells atomic.Int64
 	// interrupt ends the pulling that goes on now.
 	interrupt atomic.Pointer[context.CancelFunc]
+	// swaps are when a swap was last met, by source.
+	swaps sync.Map
 }
 
 // stopPulling until the database answers again: what one processor cannot apply another may.
@@ -171,9 +174,9 @@ func (p *Processor) lane(work context.Context, l *lanes, ch <-chan stream.Messag
 		msgs := p.gather(first, ch)
 		switch {
 		case work.Err() != nil:
-			p.handBack(msgs, context.Cause(work))
+			p.handBack(msgs, context.Cause(work), handBackDelay)
 		case l.away.Load():
-			p.handBack(msgs, events.ErrUnavailable)
+			p.handBack(msgs, events.ErrUnavailable, handBackDelay)
 		default:
 			p.work(work, l, msgs)
 		}
@@ -218,10 +221,10 @@ func (p *Processor) work(work context.Context, l *lanes, msgs []stream.Message) 
 	var together []stream.Message
 	for i := range msgs {
 		switch m := &msgs[i]; {
-		case !m.Retry && m.Delivered <= suspicious:
+		case !m.Retry && (m.Delivered <= suspicious || l.swapped(m.Event.Source, swapTold)):
 			together = append(together, *m)
 		case l.away.Load():
-			p.handBack(msgs[i:i+1], events.ErrUnavailable)
+			p.handBack(msgs[i:i+1], events.ErrUnavailable, handBackDelay)
 		default:
 			l.alone.Lock()
 			err := p.ApplyAlone(work, events.LiveRun, m.Event)
@@ -241,12 +244,18 @@ func (p *Processor) work(work context.Context, l *lanes, msgs []stream.Message) 
 
 // finish acknowledges after the commit, or hands back for trouble of our own and stops the pulling until the database answers.
 func (p *Processor) finish(l *lanes, msgs []stream.Message, err error) {
+	var swap *SwapError
+	if errors.As(err, &swap) {
+		msgs, err = p.handBackSwapped(l, msgs, swap), nil
+	}
 	if err != nil {
-		p.handBack(msgs, err)
+		p.handBack(msgs, err, handBackDelay)
 		l.stopPulling()
 		return
 	}
-	l.spells.Store(0)
+	if len(msgs) > 0 {
+		l.spells.Store(0)
+	}
 	for i := range msgs {
 		if err := msgs[i].Ack(); err != nil {
 			p.Logger.Debug("acknowledgement not sent; the message comes again", "event", msgs[i].ID, "error", err)
@@ -254,11 +263,47 @@ func (p *Processor) finish(l *lanes, msgs []stream.Message, err error) {
 	}
 }
 
-func (p *Processor) handBack(msgs []stream.Message, cause error) {
+const (
+	// swapTold is how long after a source's swap was met its messages may have come often without being suspicious: they were handed back for it. A process
+	// that one of them ends has forgotten the swap when it starts again.
+	swapTold = 5 * time.Minute
+	// swapDelay is how long a message waits for a swap that was not met before; most take no longer.
+	swapDelay = 200 * time.Millisecond
+)
+
+// swapped says whether a swap of the source was met in the last while.
+func (l *lanes) swapped(source string, within time.Duration) bool {
+	at, ok := l.swaps.Load(source)
+	return ok && time.Since(at.(time.Time)) < within
+}
+
+// handBackSwapped hands back the messages of sources that are being swapped, and returns the others, which were applied. The pulling goes on: only
+// the events of these sources wait.
+func (p *Processor) handBackSwapped(l *lanes, msgs []stream.Message, swap *SwapError) (applied []stream.Message) {
+	waiting := map[string][]stream.Message{}
+	for i := range msgs {
+		if source := msgs[i].Event.Source; slices.Contains(swap.Sources, p.sources.number(source)) {
+			waiting[source] = append(waiting[source], msgs[i])
+		} else {
+			applied = append(applied, msgs[i])
+		}
+	}
+	for source, held := range waiting {
+		delay := swapDelay
+		if l.swapped(source, 2*handBackDelay) {
+			delay = handBackDelay
+		}
+		l.swaps.Store(source, time.Now())
+		p.handBack(held, swap, delay)
+	}
+	return applied
+}
+
+func (p *Processor) handBack(msgs []stream.Message, cause error, delay time.Duration) {
 	p.Logger.Warn("messages handed back", "events", len(msgs), "error", cause)
 	p.metrics.handBacks.Add(float64(len(msgs)))
 	for i := range msgs {
-		if err := msgs[i].HandBack(handBackDelay); err != nil {
+		if err := msgs[i].HandBack(delay); err != nil {
 			p.Logger.Debug("message not handed back; it comes again by itself", "event", msgs[i].ID, "error", err)
 		}
 	}
