@@ -72,6 +72,9 @@ type Target struct {
 	Log *slog.Logger
 }
 
+// live says that events are applied as they arrive.
+func (to *Target) live() bool { return to.Run == events.LiveRun && to.Again == 0 }
+
 // passes says whether an event that was read is none of the target's.
 func (to *Target) passes(it *item) bool {
 	return to.Type != "" && it.key.Type != "" && it.key.Type != to.Type
@@ -216,6 +219,11 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		if err := p.settle(ctx, tx, to, done.items); err != nil {
 			return err
 		}
+		if !to.live() {
+			if err := forget(ctx, tx, done.items); err != nil {
+				return err
+			}
+		}
 		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items); err != nil {
 			return err
 		}
@@ -299,10 +307,10 @@ func copies(items []*item) []*item {
 // lock takes the locks of the items' objects in a table, having waited for a swap unless the target passes by it.
 func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 	if !to.passing || to.Into != versioning.Mirror {
-		return lock(ctx, tx, to.Into, items)
+		return lock(ctx, tx, to.Into, items, to.live())
 	}
 	var swapped int64
-	err := lockWith(ctx, tx, postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}, to.Into, items, func(r postgres.Row) error {
+	err := lockWith(ctx, tx, postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}, to.Into, items, to.live(), func(r postgres.Row) error {
 		swapped = r.Int64(0)
 		return nil
 	})
@@ -313,17 +321,21 @@ func (to *Target) lock(ctx context.Context, tx pgx.Tx, items []*item) error {
 }
 
 // lock takes the locks of the items' objects in a table; each table's are others, so that a rebuild and live events do not wait for each
-// other. Whoever writes into the mirror has the locks of its sources first.
-func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item) error {
-	return lockWith(ctx, tx, postgres.Statement{Name: "postern_lock", SQL: lockSQL}, into, items, nil)
+// other. Whoever writes into the mirror has the locks of its sources first. Runs have those of the events as well: who redacts them may read them otherwise, by
+// another configuration. A live event has its outcome to tell.
+func lock(ctx context.Context, tx pgx.Tx, into versioning.Table, items []*item, live bool) error {
+	return lockWith(ctx, tx, postgres.Statement{Name: "postern_lock", SQL: lockSQL}, into, items, live, nil)
 }
 
-func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.Table, items []*item, each func(postgres.Row) error) error {
+func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into versioning.Table, items []*item, live bool, each func(postgres.Row) error) error {
 	const apart = 0x5851f42d4c957f2d
 	var sources []int32
-	keys := make([]int64, len(items))
-	for i, it := range items {
-		keys[i] = it.lock ^ int64(into)*apart
+	keys := make([]int64, 0, 2*len(items))
+	for _, it := range items {
+		keys = append(keys, it.lock^int64(into)*apart)
+		if !live {
+			keys = append(keys, it.ev.ID^int64(into)*apart)
+		}
 		if into == versioning.Mirror && it.key.Type != "" && !slices.Contains(sources, it.key.Source) {
 			sources = append(sources, it.key.Source)
 		}

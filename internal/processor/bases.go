@@ -59,9 +59,28 @@ func (p *Processor) Fold(ctx context.Context, ids []int64) (copied []string, err
 	}
 	g, work := errgroup.WithContext(ctx)
 	for _, lane := range p.spread(recs) {
-		g.Go(func() error { return p.foldLane(work, lane) })
+		g.Go(func() error { return p.foldLane(work, versioning.Bases, lane, refuse) })
 	}
 	return copied, g.Wait()
+}
+
+// refuse is for events that cannot be read.
+func refuse(it *item) error {
+	return &UnfoldedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
+}
+
+// Join joins events of the log that were applied before into another table of objects, as Fold does into the bases; it records nothing. What cannot be read now, is dead or
+// redacted is left out. Any error is trouble of our own.
+func (p *Processor) Join(ctx context.Context, into versioning.Table, ids []int64) error {
+	recs, err := p.records(ctx, ids, smallBody)
+	if err != nil {
+		return err
+	}
+	evs := make([]stream.Event, len(recs))
+	for i := range recs {
+		evs[i] = p.sourceEvent(&recs[i])
+	}
+	return p.foldLane(ctx, into, evs, func(*item) error { return nil })
 }
 
 const finishedSQL = `
@@ -96,7 +115,7 @@ func (p *Processor) finished(ctx context.Context, ids []int64) ([]int64, error) 
 	return in, nil
 }
 
-func (p *Processor) foldLane(ctx context.Context, evs []stream.Event) error {
+func (p *Processor) foldLane(ctx context.Context, into versioning.Table, evs []stream.Event, unread func(*item) error) error {
 	for len(evs) > 0 {
 		n, bytes := 0, 0
 		for n < len(evs) && n < p.Settings.Batch && bytes < laneBytes {
@@ -111,11 +130,13 @@ func (p *Processor) foldLane(ctx context.Context, evs []stream.Event) error {
 		for i := range batch {
 			it := p.read(p.Logger, &batch[i])
 			if it.outcome != nil && it.outcome.status == versioning.Failed {
-				return &UnfoldedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
+				if err := unread(it); err != nil {
+					return err
+				}
 			}
 			items = append(items, it)
 		}
-		if err := p.foldBatch(ctx, items); err != nil {
+		if err := p.foldBatch(ctx, into, items); err != nil {
 			return unavailable(err)
 		}
 		evs = evs[n:]
@@ -123,14 +144,21 @@ func (p *Processor) foldLane(ctx context.Context, evs []stream.Event) error {
 	return nil
 }
 
-// foldBatch is one transaction. The objects' locks are those of the mirror: who redacts an object holds them too.
-func (p *Processor) foldBatch(ctx context.Context, items []*item) error {
+// foldBatch is one transaction. The locks of bases are those of the mirror: who redacts an object holds them too.
+func (p *Processor) foldBatch(ctx context.Context, into versioning.Table, items []*item) error {
+	locks := into
+	if into == versioning.Bases {
+		locks = versioning.Mirror
+	}
 	return postgres.InTx(ctx, p.Pool, "fold", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		items := copies(items)
-		if err := lock(ctx, tx, versioning.Mirror, items); err != nil {
+		if err := lock(ctx, tx, locks, items, false); err != nil {
 			return err
 		}
-		objs, err := loadObjects(ctx, tx, versioning.Bases, items)
+		if err := forget(ctx, tx, items); err != nil {
+			return err
+		}
+		objs, err := loadObjects(ctx, tx, into, items)
 		if err != nil {
 			return err
 		}
@@ -138,7 +166,7 @@ func (p *Processor) foldBatch(ctx context.Context, items []*item) error {
 		if len(dirty) == 0 {
 			return nil
 		}
-		return versioning.Save(ctx, tx, versioning.Bases, dirty)
+		return versioning.Save(ctx, tx, into, dirty)
 	})
 }
 

@@ -58,7 +58,7 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 	}()
 	it.key.Source = p.sources.number(ev.Source)
 	if ev.Redacted {
-		it.outcome = &outcome{status: versioning.Ignored, reason: "the event was redacted"}
+		it.outcome = redacted()
 		return it
 	}
 	if ev.BodyInLog {

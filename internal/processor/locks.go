@@ -2,6 +2,8 @@ package processor
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,5 +35,35 @@ func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
 	for i, k := range keys {
 		items[i] = &item{key: k, lock: k.Hash()}
 	}
-	return lock(ctx, tx, versioning.Mirror, items)
+	return lock(ctx, tx, versioning.Mirror, items, true)
+}
+
+const redactedSQL = `SELECT r.event FROM redacted r WHERE r.event = ANY($1::bigint[])`
+
+// forget makes events ignored that were redacted after they were read, under the locks that whoever redacts takes. Live it is not asked: there each has got an outcome.
+func forget(ctx context.Context, tx pgx.Tx, items []*item) error {
+	ids := make([]int64, len(items))
+	for i, it := range items {
+		ids[i] = it.ev.ID
+	}
+	rows, err := tx.Query(ctx, redactedSQL, ids)
+	if err != nil {
+		return fmt.Errorf("look for redacted events: %w", err)
+	}
+	gone, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("look for redacted events: %w", err)
+	}
+	for _, it := range items {
+		if slices.Contains(gone, it.ev.ID) {
+			it.key, it.lock = versioning.Key{Source: it.key.Source}, it.ev.ID
+			it.outcome, it.owesLook = redacted(), false
+		}
+	}
+	return nil
+}
+
+// redacted is the outcome of an event that was redacted.
+func redacted() *outcome {
+	return &outcome{status: versioning.Ignored, reason: "the event was redacted"}
 }

@@ -231,7 +231,7 @@ func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n
 		if err := to.guard(ctx, tx); err != nil {
 			return err
 		}
-		if err := lock(ctx, tx, to.Into, []*item{it}); err != nil {
+		if err := lock(ctx, tx, to.Into, []*item{it}, true); err != nil {
 			return err
 		}
 		if err := p.settle(ctx, tx, to, []*item{it}); err != nil {

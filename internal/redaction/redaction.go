@@ -324,7 +324,25 @@ JOIN outcomes c ON c.object = k.object AND c.object <> 0 AND c.status IN ('appli
 WHERE b.tie_set = '[]' AND b.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted r WHERE r.event = c.event_id)`
 )
 
-// again applies those events once more that shared their version with a redacted one: the row that was cleared held what they said, too.
+const openSQL = `SELECT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL)`
+
+// beside joins events into the bases, and into what an open rebuild has staged, which may both be past them in the log.
+func (w *work) beside(ctx context.Context, ids []int64) error {
+	if err := w.Processor.Join(ctx, versioning.Bases, ids); err != nil {
+		return err
+	}
+	var open bool
+	if err := w.Pool.QueryRow(ctx, openSQL).Scan(&open); err != nil {
+		return fmt.Errorf("look for open rebuilds: %w", err)
+	}
+	if !open {
+		return nil
+	}
+	return w.Processor.Join(ctx, versioning.Staged, ids)
+}
+
+// again applies those events once more that shared their version with a redacted one: the rows that were cleared held what they said, too. The mirror comes last, since its row
+// tells that there is something left to do.
 func (w *work) again(ctx context.Context) (runs.Status, error) {
 	for after := int64(0); ; {
 		done, err := collect(ctx, w.Pool, doneSQL, w.hold.Run.Run, after, lookAtOnce)
@@ -338,6 +356,9 @@ func (w *work) again(ctx context.Context) (runs.Status, error) {
 		}
 		if len(ids) == 0 {
 			continue
+		}
+		if err := w.beside(ctx, ids); err != nil {
+			return "", err
 		}
 		if _, err := w.Processor.ApplyStored(ctx, processor.Target{Run: w.hold.Run.Run}, ids, false); err != nil {
 			return "", err
