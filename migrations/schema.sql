@@ -45,11 +45,20 @@ $$;
 ALTER FUNCTION postern.drop_redacted_conflict() OWNER TO postern_maintenance;
 
 CREATE FUNCTION postern.end_redaction(p_run bigint) RETURNS void
-    LANGUAGE sql SECURITY DEFINER
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'postern', 'pg_temp'
     AS $$
+BEGIN
+  PERFORM FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'end redaction: run % is no redaction that is under way', p_run USING ERRCODE = 'insufficient_privilege';
+  END IF;
   UPDATE redactions SET asked = asked - 'finds', ended_at = clock_now(), updated_at = clock_now() WHERE run = p_run AND ended_at IS NULL;
-  UPDATE runs SET asked = asked - 'finds' WHERE run = p_run AND job = 'redact';
+  UPDATE runs SET asked = asked - 'finds' WHERE run = p_run;
+  UPDATE runs r SET detail = 'it told of an event that was redacted' WHERE r.detail <> '' AND EXISTS (
+    SELECT FROM regexp_matches(r.detail, '\mevent ([0-9]{1,19})\M', 'g') AS m(found)
+    JOIN redacted d ON d.event = CASE WHEN m.found[1]::numeric <= 9223372036854775807 THEN m.found[1]::bigint END);
+END
 $$;
 
 ALTER FUNCTION postern.end_redaction(p_run bigint) OWNER TO postern_maintenance;
@@ -87,6 +96,19 @@ CREATE FUNCTION postern.event_time(id bigint) RETURNS timestamp with time zone
     AS $$SELECT to_timestamp((id >> 20) / 1000.0)$$;
 
 ALTER FUNCTION postern.event_time(id bigint) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.forget_finds() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $$
+BEGIN
+  NEW.asked := NEW.asked - 'finds';
+  UPDATE redactions SET asked = asked - 'finds', updated_at = clock_now() WHERE run = NEW.run AND asked ? 'finds';
+  RETURN NEW;
+END
+$$;
+
+ALTER FUNCTION postern.forget_finds() OWNER TO postern_maintenance;
 
 CREATE FUNCTION postern.null_hash(deleted boolean) RETURNS bytea
     LANGUAGE sql IMMUTABLE
@@ -920,6 +942,8 @@ CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR 
 
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STATEMENT EXECUTE FUNCTION postern.refuse_change();
 
+CREATE TRIGGER runs_forget_finds BEFORE UPDATE ON postern.runs FOR EACH ROW WHEN (((new.job = 'redact'::text) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION postern.forget_finds();
+
 GRANT ALL ON SCHEMA mirror TO postern_maintenance;
 GRANT USAGE ON SCHEMA mirror TO postern_reader;
 GRANT USAGE ON SCHEMA mirror TO postern_operator;
@@ -935,6 +959,8 @@ GRANT ALL ON FUNCTION postern.end_redaction(p_run bigint) TO postern_processor;
 REVOKE ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_gateway;
 GRANT ALL ON FUNCTION postern.ensure_partitions(from_ms bigint, to_ms bigint) TO postern_processor;
+
+REVOKE ALL ON FUNCTION postern.forget_finds() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION postern.raise_floor() FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.raise_floor() TO postern_processor;

@@ -131,6 +131,9 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 			return status, err
 		}
 	}
+	if status, err := h.Advance(ctx, h.Cursor); err != nil || status != runs.Running { // a person may have stopped it
+		return status, err
+	}
 	if _, err := r.Pool.Exec(ctx, endSQL, h.Run.Run); err != nil {
 		return "", fmt.Errorf("end the audit of run %d: %w", h.Run.Run, err)
 	}

@@ -53,6 +53,10 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Fatalf("the world has nothing in %s: %v", table, b.holding(t, email))
 		}
 	}
+	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at)
+		SELECT j, '{}', '', '', 'failed', d, '{}', now(), now(), now() FROM unnest(ARRAY['rebuild', 'retention', 'replay'], ARRAY[
+		  'event ' || $1::text || ' was applied live and fails now: no number ' || $2::text, 'kept: event 99999999999999999999 is odd, event ' || $1::text || ' of source sim: ' || $2::text, 'event 1 is another']) AS d(j, d)`,
+		fmt.Sprint(ids[0]), email)
 	const others = `SELECT to_jsonb(o)::text FROM objects o WHERE object_id IN ('other', 'older') ORDER BY object_id`
 	before := b.rows(t, others)
 	look, err := redaction.Look(t.Context(), b.operator, ptr(b.byEmail(t, " Ada.Lovelace@EXAMPLE.org")), nil)
@@ -84,6 +88,9 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if n := b.rows(t, `SELECT count(*)::text FROM outbox o WHERE 'hers' = ANY(o.ids) AND o.batch = (SELECT max(batch) FROM outbox WHERE 'hers' = ANY(ids))`)[0]; n != "1" {
 		t.Errorf("%s changes of the object", n)
+	}
+	if diff := cmp.Diff([]string{"event 1 is another", "it told of an event that was redacted", "it told of an event that was redacted"}, b.rows(t, `SELECT detail FROM runs WHERE detail <> '' ORDER BY 1`)); diff != "" {
+		t.Error(diff)
 	}
 	if null := versioning.NullState(false); b.rows(t, `SELECT encode(exact_hash, 'hex') FROM objects WHERE object_id = 'hers'`)[0] != fmt.Sprintf("%x", null.Exact) {
 		t.Error("a cleared row has another hash than one that knows nothing")
@@ -228,9 +235,9 @@ func TestNobodyElseClears(t *testing.T) {
 	b.exec(t, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`, ids[0])
 	for role, statements := range map[string][]string{
 		"operator": {"UPDATE events SET body = NULL, headers = '{}'", "INSERT INTO redacted VALUES (1, 1, now())", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "DELETE FROM redactions",
-			"SELECT end_redaction(1)"},
+			"SELECT end_redaction(1)", "SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL"},
 		"processor": {"UPDATE events SET body = NULL, headers = '{}'", "INSERT INTO redacted VALUES (1, 1, now())", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "UPDATE redactions SET who = 'x'",
-			"SELECT * FROM rejections"},
+			"SELECT * FROM rejections", "SELECT end_redaction(1)", "SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL"},
 		"gateway": {"UPDATE events SET body = NULL", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "SELECT * FROM redactions"},
 		// The first event is audited: it may be cleared, and only that.
 		"maintenance": {"UPDATE events SET body = NULL, headers = '{}'", fmt.Sprintf("UPDATE events SET body = 'other' WHERE id = %d", ids[0]),
@@ -302,5 +309,82 @@ func TestOrders(t *testing.T) {
 	}
 	if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.Default()); err == nil {
 		t.Error("an order of a later release is carried out")
+	}
+}
+
+// What is named oddly is a name and nothing else, wherever it stands; arguments that make no sense clear nothing.
+func TestOddNamesAndArguments(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	kept := b.event(t, "kept", 1, "somebody@else.org")
+	odd := `x'; UPDATE events SET body = NULL; -- $1 %I "` + "\\"
+	b.event(t, odd, 1, email)
+	find, err := redaction.NewFind(`$['`+"a; DROP TABLE events; --"+`']`, odd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := b.do(t, redaction.Order{Source: b.source, Finds: []redaction.Find{find}, Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: odd}, {Source: b.source, Type: odd, Account: odd, ID: odd}}})
+	if h.Counts[redaction.CountEvents] != 1 || b.state(t, odd) != "nothing" || b.state(t, "kept") != "somebody@else.org" {
+		t.Errorf("%v, %s", h.Counts, b.state(t, "kept"))
+	}
+	b.ask(t, redaction.Order{})
+	running, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const call = `SELECT redact_events($1, `
+	if _, err := b.pool.Exec(t.Context(), call+`'{}', '{}', '{}', '{}', '{}', '{}', '{}')`, running.Run.Run); postgres.Code(err) != denied {
+		t.Errorf("without a bound: %v", err)
+	}
+	if err := running.Freeze(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"NULL, NULL, NULL, NULL, NULL, NULL, NULL", "'{}', '{NULL}', '{1, NULL}', '{NULL}', '{NULL, x}', '{}', '{NULL}'", "'{0, -1}', '{-9223372036854775808}', '{-1}', '{x}', '{thing}', '{kept}', '{0}'"} {
+		if _, err := b.pool.Exec(t.Context(), call+args+`)`, running.Run.Run); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if b.state(t, "kept") != "somebody@else.org" || b.rows(t, `SELECT count(*)::text FROM events WHERE body IS NULL`)[0] != "1" {
+		t.Errorf("kept is %s", b.state(t, "kept"))
+	}
+}
+
+// Of what was looked for not even a digest is left, however the run ends.
+func TestDigestsGo(t *testing.T) {
+	t.Parallel()
+	for _, end := range []runs.Status{runs.Done, runs.Failed, runs.Cancelled} {
+		b := setup(t)
+		b.event(t, "hers", 1, email)
+		run := b.ask(t, b.byEmail(t, email))
+		h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
+		if err == nil {
+			_, err = (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It ended before it was through: the digests are still there.
+		b.exec(t, `UPDATE runs SET asked = $1::text::jsonb WHERE run = $2`, mustJSON(t, b.byEmail(t, email)), run)
+		b.exec(t, `UPDATE redactions SET asked = $1::text::jsonb, ended_at = NULL`, mustJSON(t, b.byEmail(t, email)))
+		if end == runs.Cancelled {
+			err = runs.Change(t.Context(), b.operator, run, end)
+		} else {
+			err = h.End(t.Context(), end, "")
+		}
+		if left := b.holding(t, "digest"); err != nil || len(left) > 0 {
+			t.Errorf("%s: left in %v, %v", end, left, err)
+		}
+	}
+}
+
+// Every function that acts as its owner is one of few, looks only where it should, and is called by none but those who need it.
+func TestFunctionsThatActAsTheirOwner(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, f := range b.rows(t, `SELECT p.proname || ' of ' || p.proowner::regrole || ' ' || coalesce(p.proconfig::text, 'unpinned') || ' ' || coalesce(p.proacl::text, 'PUBLIC') FROM pg_proc p
+		WHERE p.pronamespace = 'postern'::regnamespace AND p.prosecdef`) {
+		if !strings.Contains(f, ` of postern_maintenance {"search_path=postern, pg_temp"} {`) || strings.Contains(f, "{=") || strings.Contains(f, ",=") {
+			t.Error(f)
+		}
 	}
 }
