@@ -133,10 +133,14 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	if request != nil {
 		lines = append(lines, fmt.Sprintf("%s of source %s, account %s, received %s, due %s", request.Type, request.Source, request.Account, request.ReceivedAt, request.Due))
 	}
-	if p.Events+p.Dropped == 0 {
+	if p.Events+p.Dropped+p.Objects == 0 {
 		return strings.Join(append(lines, "No events are chosen."), "\n")
 	}
-	lines = append(lines, fmt.Sprintf("%s of %s, stored %s to %s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), p.From, p.To))
+	stored := ""
+	if p.Events+p.Dropped > 0 {
+		stored = fmt.Sprintf(", stored %s to %s", p.From, p.To)
+	}
+	lines = append(lines, fmt.Sprintf("%s of %s%s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), stored))
 	if p.Already > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them are redacted already.", p.Already))
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 const (
@@ -140,8 +141,21 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 			tell(l.Preview)
 		}
 	}
+	if o.scans() {
+		if _, err := o.eachShown(ctx, pool, l.shown); err != nil {
+			return nil, err
+		}
+	}
 	l.Objects = int64(len(l.objects))
 	return &l.Preview, nil
+}
+
+// shown takes objects into the preview.
+func (l *look) shown(found []Object) (runs.Status, error) {
+	for _, o := range found {
+		l.objects[o.hash()] = true
+	}
+	return runs.Running, nil
 }
 
 // add takes events into the preview, each once.

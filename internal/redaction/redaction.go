@@ -126,7 +126,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		}
 	}
 	w := &work{Runner: r, order: &order, hold: h}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.again} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.again} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}

@@ -388,3 +388,39 @@ func TestFunctionsThatActAsTheirOwner(t *testing.T) {
 		}
 	}
 }
+
+// Objects whose events retention has dropped are found by what they show, of an account all; what is newer than the run stays.
+func TestObjectsWithoutEvents(t *testing.T) {
+	t.Parallel()
+	for _, all := range []bool{false, true} {
+		b := setup(t)
+		for _, object := range []string{"hers", "tied", "other"} {
+			b.event(t, object, 1, map[string]string{"hers": email, "tied": email, "other": "somebody@else.org"}[object])
+		}
+		b.event(t, "tied", 1, "zz@else.org")
+		b.exec(t, `UPDATE objects SET state = jsonb_build_object('customer', state->'customer'), account = 'shop'`)
+		if all {
+			b.exec(t, `UPDATE objects SET account = 'another' WHERE object_id = 'other'`)
+		}
+		b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+		b.exec(t, `DELETE FROM outcomes`)
+		b.exec(t, `DO $$ DECLARE p regclass; BEGIN FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE format('ALTER TABLE events DETACH PARTITION %s', p); EXECUTE format('DROP TABLE %s', p); END LOOP; END $$`)
+		order := redaction.Order{Source: b.source, Account: "shop", All: true}
+		if !all {
+			f, err := redaction.NewFind("$.customer.email", email)
+			if err != nil {
+				t.Fatal(err)
+			}
+			order = redaction.Order{Source: b.source, Finds: []redaction.Find{f}}
+		}
+		if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Objects != 2 || look.Events != 0 {
+			t.Errorf("%+v, %v", look, err)
+		}
+		if h := b.do(t, order); h.Counts[redaction.CountObjects] != 2 {
+			t.Errorf("%v", h.Counts)
+		}
+		if left := b.holding(t, "lovelace"); len(left) > 0 || b.state(t, "other") != "somebody@else.org" {
+			t.Errorf("left in %v, other is %s", left, b.state(t, "other"))
+		}
+	}
+}

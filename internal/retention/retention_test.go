@@ -1,7 +1,6 @@
 package retention_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -354,6 +353,36 @@ func TestBadPolicies(t *testing.T) {
 	}
 }
 
+// unpacked is the text of an export.
+func unpacked(t *testing.T, path string) string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	z, err := zstd.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// quoted is a body as an export has it.
+func quoted(t *testing.T, body string) string {
+	t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // Where a folder is set, what goes is in it first, as it was; a file that is something else keeps its partition.
 func TestExportBeforeTheDrop(t *testing.T) {
 	t.Parallel()
@@ -382,27 +411,13 @@ func TestExportBeforeTheDrop(t *testing.T) {
 	if got := len(b.stored(t)); got != len(b.days[1])+len(b.days[3])+len(b.days[4]) {
 		t.Errorf("%d events are left", got)
 	}
-	file, err := os.Open(filepath.Join(b.folder, parts[0]+".ndjson.zst"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	z, err := zstd.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Close()
-	text, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if lines := bytes.Count(text, []byte("\n")); lines != len(bodies) || len(bodies) != len(b.days[0]) {
+	text := unpacked(t, filepath.Join(b.folder, parts[0]+".ndjson.zst"))
+	if lines := strings.Count(text, "\n"); lines != len(bodies) || len(bodies) != len(b.days[0]) {
 		t.Errorf("%d lines for %d events", lines, len(b.days[0]))
 	}
 	for _, body := range bodies {
-		quoted, err := json.Marshal(body)
-		if err != nil || !bytes.Contains(text, quoted) {
-			t.Errorf("%s is not in the file, %v", quoted, err)
+		if !strings.Contains(text, quoted(t, body)) {
+			t.Errorf("%s is not in the file", body)
 		}
 	}
 	if err := os.Remove(foreign); err != nil {
