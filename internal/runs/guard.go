@@ -9,15 +9,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const guardSQL = `
-SELECT true FROM runs r WHERE r.run = $2 AND r.ended_at IS NULL
-  AND EXISTS (SELECT FROM checkpoints c WHERE c.job = $1 AND c.run = r.run AND c.leased_by = $3) FOR SHARE OF r`
+// A statement that has waited for a row goes on with that row as it is then, and with all others as they were when it began. So the run's row is
+// locked by one statement, and whose the lease is read by the next: who takes a run has both in one transaction.
+const (
+	lockRunSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR SHARE`
+
+	// lockAloneSQL is for who changes the run.
+	lockAloneSQL = `SELECT true FROM runs WHERE run = $1 AND ended_at IS NULL FOR NO KEY UPDATE`
+
+	leasedSQL = `SELECT true FROM checkpoints WHERE job = $1 AND run = $2 AND leased_by = $3`
+)
 
 // Guard lets a transaction go on only while the run is this process's. Until it ends nobody else can take the run or end it, so that
 // whoever has lost it cannot write after the next holder has begun. Errors: ErrLost.
-func (h *Hold) Guard(ctx context.Context, tx pgx.Tx) error {
-	var held bool
-	err := tx.QueryRow(ctx, guardSQL, h.Job, h.Run.Run, h.by).Scan(&held)
+func (h *Hold) Guard(ctx context.Context, tx pgx.Tx) error { return h.guard(ctx, tx, lockRunSQL) }
+
+// guard sends both statements at once.
+func (h *Hold) guard(ctx context.Context, tx pgx.Tx, lock string) error {
+	var both pgx.Batch
+	var open, held bool
+	both.Queue(lock, h.Run.Run).QueryRow(func(row pgx.Row) error { return row.Scan(&open) })
+	both.Queue(leasedSQL, h.Job, h.Run.Run, h.by).QueryRow(func(row pgx.Row) error { return row.Scan(&held) })
+	err := tx.SendBatch(ctx, &both).Close()
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrLost
 	}
@@ -51,8 +64,13 @@ WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c
 // what is asked for now. Errors: ErrLost.
 func (h *Hold) Rest(ctx context.Context) (Status, error) {
 	var asked json.RawMessage
-	err := h.pool.QueryRow(ctx, restSQL, h.Job, h.Run.Run, h.by, h.Asked).Scan(&h.Status, &asked)
-	if errors.Is(err, pgx.ErrNoRows) {
+	err := pgx.BeginFunc(ctx, h.pool, func(tx pgx.Tx) error {
+		if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, restSQL, h.Job, h.Run.Run, h.by, h.Asked).Scan(&h.Status, &asked)
+	})
+	if errors.Is(err, pgx.ErrNoRows) || errors.Is(err, ErrLost) {
 		return h.Advance(ctx, h.Cursor) // a person was faster, or another process
 	}
 	if err != nil {
@@ -76,6 +94,9 @@ SELECT true FROM ended`
 func (h *Hold) Done(ctx context.Context, tx pgx.Tx) error {
 	counts, err := json.Marshal(h.Counts)
 	if err != nil {
+		return err
+	}
+	if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
 		return err
 	}
 	var done bool
