@@ -2,6 +2,7 @@ package rebuild_test
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,5 +143,63 @@ func TestDeadOfWhatWasAppliedLive(t *testing.T) {
 	}
 	if ended := b.until(t, run, done); ended.Counts[rebuild.Emptied] == 0 {
 		t.Errorf("%v", ended.Counts)
+	}
+}
+
+// A source that leaves the configuration while its rebuild is under way ends it, with the reason, instead of trying its events again without end.
+func TestSourceThatLeavesTheConfiguration(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 34)
+	b := setup(t)
+	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["event time"]).Events))
+	p := b.processor(t, nil)
+	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: p, Settings: quick()}
+	rebuild.Step(rebuilds, func(name string) error {
+		if name == "copy" { // the order has been read
+			p.Replace(map[string]processor.Source{})
+		}
+		return nil
+	})
+	b.carry(t, "one", rebuilds)
+	ended := b.until(t, b.ask(t, rebuild.Order{Source: b.source}), func(r *runs.Run) bool { return r.Status.Final() })
+	if ended.Status != runs.Failed || !strings.Contains(ended.Detail, "is not in the configuration") {
+		t.Errorf("%s: %s", ended.Status, ended.Detail)
+	}
+}
+
+// telling does something with each event, which then fails.
+type telling struct {
+	sim.Provider
+	tell func()
+}
+
+func (l telling) Observe(*provider.Source, *provider.Stored) (provider.Observation, error) {
+	l.tell()
+	return provider.Observation{}, errUnread
+}
+
+// Between two tries of what fails a person is heard.
+func TestPausedBetweenTries(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 35)
+	b := setup(t)
+	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["event time"]).Events))
+	run := b.ask(t, rebuild.Order{Source: b.source})
+	settings := quick()
+	settings.Again = time.Hour
+	h, err := runs.Take(t.Context(), b.pool, "one", time.Minute, rebuild.Job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	var once sync.Once
+	rebuilds := &rebuild.Runner{Pool: b.pool, Settings: settings, Processor: b.processor(t, telling{tell: func() {
+		once.Do(func() {
+			if err := runs.Change(t.Context(), b.operator, run, runs.Paused); err != nil {
+				t.Error(err)
+			}
+		})
+	}})}
+	if status, err := rebuilds.Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil || status != runs.Paused {
+		t.Errorf("%s, %v", status, err)
 	}
 }
