@@ -99,11 +99,12 @@ func (r *rebuilding) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values 
 	case err != nil:
 		return err
 	case r.compare:
-		return compare(ctx, out, c, pool, now.Run, r.check)
-	case rebuild.Stage(now) == "staged" && c.output != "json":
+		err = compare(ctx, out, c, pool, now.Run, r.check)
+	}
+	if rebuild.Stage(now) == "staged" && c.output != "json" {
 		fmt.Fprintf(out, "\nCompare with: postern rebuild compare %d\nThen either:  postern rebuild swap %d\nor:           postern rebuild discard %d\n", now.Run, now.Run, now.Run)
 	}
-	return nil
+	return err
 }
 
 func newRebuildCompareCommand(c *cli) *cobra.Command {

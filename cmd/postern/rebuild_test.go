@@ -70,7 +70,9 @@ func TestRebuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run(t, "objects", "list", "--outdated").want(t, 0, "obj_2", "")
-	b.run(t, "rebuild", "--source", "stripe", "--compare").want(t, 0, "a.b", "")
+	compare := b.run(t, "rebuild", "--source", "stripe", "--compare")
+	compare.want(t, 0, "a.b", "")
+	compare.want(t, 0, "Then either:  postern rebuild swap 4", "")
 	found := b.run(t, "rebuild", "compare", "4", "-o", "json", "--check")
 	var compared struct {
 		Counts map[string]int

@@ -80,6 +80,9 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if c.config == "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "postern: no configuration is given, so the ages of the running processors are not known here: give theirs with --config FILE")
+			}
 			return printRetention(cmd.OutOrStdout(), c, view)
 		})
 	}

@@ -35,7 +35,7 @@ func TestRetention(t *testing.T) {
 	}
 	exec(fmt.Sprintf(clock, 40))
 	day := at.UTC().Format("2006-01-02")
-	b.run(t, "retention", "show").want(t, 0, "never", "")
+	b.run(t, "retention", "show").want(t, 0, "never", "the ages of the running processors are not known here")
 	b.run(t, "retention", "show", "--bodies", "60").want(t, 0, at.UTC().Truncate(24*time.Hour).AddDate(0, 0, 61).Format("2006-01-02"), "")
 	b.run(t, "retention", "run").want(t, 2, "", "no age is set")
 	b.run(t, "retention", "run", "--bodies", "30", "--keys", "7").want(t, 2, "", "keep keys at least as long as events")

@@ -137,7 +137,11 @@ func wait(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.Asked, err 
 	}
 	tellEarlier(cmd.OutOrStdout(), c, run)
 	if noWait {
-		return printRun(cmd.OutOrStdout(), c, run.Run)
+		err := printRun(cmd.OutOrStdout(), c, run.Run)
+		if err == nil && run.Run.Status == runs.Proposed && c.output != "json" {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nIt begins when somebody approves it: postern runs approve %d --reason WHY\n", run.Run.Run)
+		}
+		return err
 	}
 	return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run.Run.Run)
 }
@@ -147,7 +151,7 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 		return printJSON(out, r)
 	}
 	place := ""
-	if r.Bound > 0 {
+	if r.Bound > 0 && r.Cursor != 1 { // which is no place in the log: it only has begun
 		place = fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
 	}
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,

@@ -198,6 +198,9 @@ func Change(ctx context.Context, pool *pgxpool.Pool, run int64, to Status) error
 	if r.Status == to || to == Waiting && r.Status == Running {
 		return nil
 	}
+	if r.Status == Proposed {
+		return fmt.Errorf("%w: run %d is proposed: approve it or cancel it (postern runs approve %d --reason WHY, postern runs cancel %d)", events.ErrInvalid, run, run, run)
+	}
 	return fmt.Errorf("%w: run %d is %s, so it cannot become %s", events.ErrInvalid, run, r.Status, to)
 }
 
