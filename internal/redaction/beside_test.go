@@ -281,3 +281,46 @@ func TestRedactedByWhoCannotReadIt(t *testing.T) {
 		}
 	}
 }
+
+// A conflict that is being kept while its event is redacted is cleared with it.
+func TestConflictKeptMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.event(t, "hers", 1, email)
+	tx, err := b.db.Role(t, "gateway").Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
+		VALUES ($1, $2, 'k1', 'thing', '', '\x00', now(), '{}', '{}', $3)`, b.source, id, []byte(email)); err != nil {
+		t.Fatal(err)
+	}
+	b.ask(t, redaction.Order{Events: []int64{id}})
+	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redacted := make(chan error, 1)
+	go func() {
+		_, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler))
+		redacted <- err
+	}()
+	testkit.Eventually(t, time.Minute, func() error {
+		select {
+		case err := <-redacted:
+			t.Fatalf("it does not wait: %v", err)
+		default:
+		}
+		if b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%redact_events%'`)[0] == "0" {
+			return errors.New("nobody waits")
+		}
+		return nil
+	})
+	if err := errors.Join(tx.Commit(t.Context()), <-redacted); err != nil {
+		t.Fatal(err)
+	}
+	if left := b.holding(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountConflicts] != 1 {
+		t.Errorf("left in %v, %v", left, h.Counts)
+	}
+}
