@@ -431,3 +431,26 @@ func TestExportBeforeTheDrop(t *testing.T) {
 		t.Errorf("noted %v", noted)
 	}
 }
+
+// An order without a time counts from when its run was made; one that cannot be carried out says why, once and for all.
+func TestOrdersSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 21, 5, 20)
+	before := len(b.stored(t))
+	for _, c := range []struct{ asked, says string }{
+		{`{"bodies": 1}`, ""}, {`{"bodies": -1}`, "invalid: a retention of -1 days"}, {`{"bodies": 90, "at": "soon"}`, "read what was asked for: "},
+		{`{"bodies": 90, "of": "stripe"}`, "read what was asked for: json: unknown field \"of\""},
+	} {
+		if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: json.RawMessage(c.asked)}); err != nil {
+			t.Fatal(err)
+		}
+		status, err := b.carry(t, b.runner())
+		if c.says == "" && (err != nil || status != runs.Done) || c.says != "" && (err == nil || !strings.HasPrefix(err.Error(), c.says) || strings.Contains(err.Error(), "%!")) {
+			t.Errorf("%s: %s, %v", c.asked, status, err)
+		}
+		b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = clock_now() WHERE ended_at IS NULL`)
+	}
+	if left := len(b.stored(t)); left >= before {
+		t.Errorf("%d of %d events are left", left, before)
+	}
+}

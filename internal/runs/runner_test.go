@@ -376,6 +376,60 @@ func TestAStopHandsOn(t *testing.T) {
 	}
 }
 
+// A run rests paused, unless something else is asked for meanwhile, a person has stopped it, or it is another's.
+func TestRest(t *testing.T) {
+	t.Parallel()
+	c := setupClock(t, "2026-05-01T12:00:00Z")
+	run := c.ask(t, "")
+	rests := func(h *runs.Hold, want runs.Status) {
+		t.Helper()
+		if got, err := h.Rest(t.Context()); got != want || err != nil {
+			t.Fatalf("%q, %v; want %q", got, err, want)
+		}
+		if got := c.show(t, run); got.Status != want || want == runs.Paused && got.Detail != "" {
+			t.Fatalf("%+v", got)
+		}
+	}
+	change := func(to runs.Status) {
+		t.Helper()
+		if err := runs.Change(t.Context(), c.operator, run, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := c.take(t, "me", time.Minute)
+	if _, err := h.PutOff(t.Context(), errors.New("trouble"), 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	c.set(t, instant(t, "2026-05-01T12:00:01Z"))
+	h = c.take(t, "me", time.Minute)
+	rests(h, runs.Paused)
+	if err := h.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if c.take(t, "other", time.Minute) != nil {
+		t.Fatal("a run that rests is taken")
+	}
+	change(runs.Waiting)
+	h = c.take(t, "me", time.Minute)
+	if _, err := c.operator.Exec(t.Context(), `UPDATE runs SET asked = '{"type": "y"}' WHERE run = $1`, run); err != nil {
+		t.Fatal(err)
+	}
+	rests(h, runs.Running)
+	if string(h.Asked) != `{"type": "y"}` {
+		t.Errorf("asked for %s", h.Asked)
+	}
+	rests(h, runs.Paused)
+	change(runs.Waiting)
+	rests(h, runs.Waiting) // a person was faster
+	c.set(t, instant(t, "2026-05-01T12:02:00Z"))
+	other := c.take(t, "other", time.Minute)
+	if got, err := h.Rest(t.Context()); !errors.Is(err, runs.ErrLost) {
+		t.Errorf("%q, %v", got, err)
+	}
+	change(runs.Cancelled)
+	rests(other, runs.Cancelled)
+}
+
 // canceller ends a context when the first statement has been answered.
 type canceller struct{ cancel func() }
 
