@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -62,7 +63,7 @@ away. --yes swaps by itself. Killed anywhere, it goes on where it was. Of a sour
 }
 
 func checkFlag(cmd *cobra.Command, check *bool) {
-	cmd.Flags().BoolVar(check, "check", false, "with the comparison: exit status 1 if anything differs")
+	cmd.Flags().BoolVar(check, "check", false, "with the comparison: exit status 1 unless all is staged and the same")
 }
 
 func (r *rebuilding) usable() error {
@@ -196,13 +197,19 @@ func compare(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run
 
 // comparing prints the parts of a comparison: for a program one object of its items and counts.
 type comparing struct {
-	out   io.Writer
-	json  bool
-	items int
-	total map[rebuild.Kind]int64
+	out          io.Writer
+	json         bool
+	parts, items int
+	total        map[rebuild.Kind]int64
+	// stage is what the rebuild was doing; that of the last part where all were "staged".
+	stage string
 }
 
 func (p *comparing) add(page *rebuild.Page) error {
+	if p.stage == "staged" || p.parts == 0 {
+		p.stage = page.Stage
+	}
+	p.parts++
 	for kind, n := range page.Counts {
 		p.total[kind] += n
 	}
@@ -286,9 +293,22 @@ func (p *comparing) end(last *rebuild.Page, check bool) error {
 	} else if err := p.sum(last); err != nil {
 		return err
 	}
-	differing := p.total[rebuild.Differing] + p.total[rebuild.OnlyLive] + p.total[rebuild.OnlyStaged]
-	if check && differing > 0 {
+	if !check {
+		return nil
+	}
+	return p.verdict(last)
+}
+
+// verdict is an error unless all that the log holds was compared and is the same.
+func (p *comparing) verdict(last *rebuild.Page) error {
+	differing, ahead := p.total[rebuild.Differing]+p.total[rebuild.OnlyLive]+p.total[rebuild.OnlyStaged], p.total[rebuild.Ahead]
+	switch {
+	case p.stage != "staged":
+		return fmt.Errorf("nothing is proved: the rebuild is not at rest (%s): let it stage all first, then compare again (postern runs watch %d)", cmp.Or(p.stage, "waiting"), last.Run)
+	case differing > 0:
 		return fmt.Errorf("%s not the same", counted(int(differing), "object"))
+	case ahead > 0:
+		return fmt.Errorf("%s ahead of the rebuild, and not proved: let it catch up (postern runs resume %d), then compare again", counted(int(ahead), "object"), last.Run)
 	}
 	return nil
 }

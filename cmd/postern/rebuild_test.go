@@ -53,6 +53,7 @@ func TestRebuild(t *testing.T) {
 	b.run(t, "rebuild", "--source", "stripe", "--check").want(t, 2, "", "give --compare too")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
 	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "run 1 is an open rebuild of this source")
+	b.run(t, "rebuild", "compare", "1", "--check").want(t, 1, "not at rest", "nothing is proved: the rebuild is not at rest (waiting)")
 	b.run(t, "rebuild", "discard", "1").want(t, 2, "", "nobody can be asked here: give --yes\n")
 	b.run(t, "rebuild", "swap", "1").want(t, 2, "", "nobody can be asked here: give --yes\n")
 	b.run(t, "runs", "show", "1").want(t, 0, "waiting", "")
@@ -83,9 +84,23 @@ func TestRebuild(t *testing.T) {
 	}
 	b.run(t, "rebuild", "swap", "4", "-y").want(t, 0, "1 objects swapped, 1 objects grown", "")
 	b.run(t, "rebuild", "--source", "stripe", "--compare", "--check", "-o", "json").want(t, 0, `{"items": []`, "")
+	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE objects SET state = '{"a": 3}', last_event_id = 9000000000000000000 WHERE object_id = 'obj_1'`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "rebuild", "compare", "5", "--check").want(t, 1, "ahead of the rebuild", "1 object ahead of the rebuild, and not proved: let it catch up (postern runs resume 5)")
 	b.run(t, "rebuild", "discard", "5", "-y").want(t, 0, "cancelled", "")
 	b.run(t, "rebuild", "--source", "stripe", "--yes", "-o", "json").want(t, 0, `"processed": 2,`, "")
 	b.run(t, "runs", "list", "--job", "rebuild", "--status", "done").want(t, 0, "rebuild", "")
+}
+
+// What is expected of a rebuild of one type are the events of that type, as those are what it counts.
+func TestRebuildOfOneTypeExpectsItsEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", `{"object_id": "obj_1"}`, `{"object_id": "obj_2"}`)
+	b.run(t, "rebuild", "--source", "stripe", "--type", "nothing", "--no-wait", "-o", "json").want(t, 0, `"expected": 0,`, "")
+	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
+	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "-o", "json").want(t, 0, `"expected": 1,`, "")
 }
 
 // The line of whoever watches says what the rebuild does.

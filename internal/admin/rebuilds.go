@@ -38,7 +38,7 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bo
 			o.Words[name] = values.Get(name)
 		}
 	}
-	expected, err := events.Estimate(ctx, pool, &events.Filter{Source: o.Source})
+	expected, err := events.Estimate(ctx, pool, &events.Filter{Source: o.Source, ObjectType: o.Type})
 	if err != nil {
 		return nil, err
 	}

@@ -242,6 +242,9 @@ func TestRebuildMendsTheMirror(t *testing.T) {
 	ended := b.until(t, run, done)
 	b.shows(t, want)
 	b.grew(t, before, ended)
+	if all, due := b.number(t, `SELECT count(*) FROM outbox`), b.number(t, `SELECT count(*) FROM outbox WHERE made_at BETWEEN clock_now() - interval '10 minutes' AND clock_now() - interval '30 seconds'`); all == 0 || due != all {
+		t.Errorf("%d of %d changes are due and no older than they need to be", due, all)
+	}
 	if ended.Counts[rebuild.Swapped] != 5 || ended.Counts[rebuild.Emptied] != 1 { // obj_3 got its number before
 		t.Errorf("%v", ended.Counts)
 	}

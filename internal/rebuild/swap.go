@@ -37,10 +37,10 @@ const differs = `(o.rule_version <> s.rule_version OR ` + differsBut + `)`
 // empty says that a row is that of an object of which nothing is known.
 const empty = `o.version_at = ` + noVersion + ` AND o.look_after = 0`
 
-// tell leaves the changes of the written rows in the outbox, as if they had waited for the sweep already, and counts.
+// tell leaves the changes of the written rows in the outbox, as if they had waited for the sweep already ($3 long), and counts.
 const tell = `, told AS (
   INSERT INTO outbox (sources, accounts, types, ids, made_at)
-  SELECT array_agg($1::int), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), clock_now() - interval '1 day'
+  SELECT array_agg($1::int), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), clock_now() - $3::interval
   FROM (SELECT w.account, w.object_type, w.object_id, (row_number() OVER () - 1) / 200 AS part FROM written w WHERE w.grew) t GROUP BY t.part
 )
 SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM written), (SELECT count(*) FROM written w WHERE w.grew)`
@@ -82,8 +82,8 @@ const (
 	// its revision along, and the object's next one would be lower.
 	emptySQL = `), written AS (
   UPDATE objects o SET version_final = false, version_at = ` + noVersion + `, version_seen = 0, version_rank = 0, tie_set = '[]', overflow = false,
-    window_lo = ` + noVersion + `, window_hi = ` + noVersion + `, look_after = 0, ambiguous = false, deleted = false, state_hash = $3, exact_hash = $4, state = NULL,
-    repaired = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $5, updated_at = (SELECT clock_now())
+    window_lo = ` + noVersion + `, window_hi = ` + noVersion + `, look_after = 0, ambiguous = false, deleted = false, state_hash = $4, exact_hash = $5, state = NULL,
+    repaired = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $6, updated_at = (SELECT clock_now())
   FROM found f WHERE o.ctid = f.live
   RETURNING o.account, o.object_type, o.object_id, f.grew
 )` + tell
@@ -117,7 +117,7 @@ func newPart(count, find, write string, from, to table, outer bool, more ...any)
 		join = "LEFT JOIN"
 	}
 	all := fmt.Sprintf("%s %s %s %s %s ON %s", from.name, from.as, join, to.name, to.as, same)
-	n := 3 + len(more)
+	n := 4 + len(more)
 	some := fmt.Sprintf("unnest($%d::text[], $%d::text[], $%d::text[]) AS k(account, object_type, object_id) JOIN %s ON true %s %s ON true", n, n+1, n+2, from.of(), join, to.of())
 	begin := "WITH found AS MATERIALIZED (" + find
 	return part{count: count, all: fmt.Sprintf(begin, all) + write, some: fmt.Sprintf(begin, some) + write, more: more}
@@ -223,7 +223,7 @@ func (w *work) write(ctx context.Context, tx pgx.Tx) error {
 	counts[Swapped], counts[Grown], counts[Emptied] = 0, 0, 0 // an attempt may have failed at its end
 	keys, known := w.differing.list()
 	for _, p := range parts() {
-		sql, args := p.all, append([]any{w.order.Source, w.order.Type}, p.more...)
+		sql, args := p.all, append([]any{w.order.Source, w.order.Type, w.Processor.Settings.SweepAfter}, p.more...)
 		if known {
 			sql, args = p.some, append(args, keys.accounts, keys.types, keys.ids)
 		}
