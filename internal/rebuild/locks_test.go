@@ -1,0 +1,188 @@
+package rebuild_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Who has lost the run just before it clears or copies does neither.
+func TestWhoHasLostTheRunNeitherClearsNorCopies(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{"clear", "copy"} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			r := seeded(t, 71)
+			b := setup(t)
+			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
+			b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+			run := b.ask(t, rebuild.Order{Source: b.source})
+			h, err := runs.Take(t.Context(), b.pool, "slow", time.Minute, rebuild.Job)
+			if err != nil || h == nil {
+				t.Fatal(h, err)
+			}
+			var before []string
+			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
+			rebuild.Step(rebuilds, func(name string) error {
+				if name == lost {
+					b.exec(t, `UPDATE checkpoints SET leased_by = 'next' WHERE run = $1`, run)
+					before = b.table(t, whole, "staged")
+				}
+				return nil
+			})
+			if _, err := rebuilds.Carry(t.Context(), h, slog.New(slog.DiscardHandler)); !errors.Is(err, runs.ErrLost) {
+				t.Errorf("%v", err)
+			}
+			if diff := cmp.Diff(before, b.table(t, whole, "staged")); diff != "" || (len(before) == 0) != (lost == "copy") {
+				t.Errorf("%d rows before: %s", len(before), diff)
+			}
+		})
+	}
+}
+
+// waits waits until somebody waits for what a transaction holds.
+func (b *testBundle) waits(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		var n int
+		err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`, tx.Conn().PgConn().PID()).Scan(&n)
+		if err == nil && n == 0 {
+			err = errors.New("nobody waits")
+		}
+		return err
+	})
+}
+
+// Whoever clears staged rows does so under the lock of the source's staged rows: what another allows itself under it is not cleared by who has asked before.
+func TestClearingIsLocked(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"tidy", "rebuild"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			r := seeded(t, 72)
+			b := setup(t)
+			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
+			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+			all := len(b.table(t, whole, "staged"))
+			tx, err := b.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source); err != nil {
+				t.Fatal(err)
+			}
+			var end func() error
+			if who == "tidy" {
+				tidied := make(chan error, 1)
+				go func() { tidied <- rebuild.TidyOnce(t.Context(), b.pool) }()
+				end = func() error { return <-tidied }
+			} else {
+				b.start(t, "one", nil, quick())
+				run := b.ask(t, rebuild.Order{Source: b.source})
+				end = func() error { b.until(t, run, staged); return nil }
+			}
+			b.waits(t, tx)
+			if n := len(b.table(t, whole, "staged")); n != all {
+				t.Errorf("%d rows are left of %d", n, all)
+			}
+			if who == "tidy" { // what it asked before it waited holds no more
+				b.ask(t, rebuild.Order{Source: b.source})
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+			if n := len(b.table(t, whole, "staged")); who == "tidy" && n != all {
+				t.Errorf("of an open rebuild %d rows are left of %d", n, all)
+			}
+		})
+	}
+}
+
+// Between the lock of a swap and its end no event of the source is applied, whichever way it comes; one of another source is.
+func TestNothingIsAppliedBesideASwap(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 73)
+	b := setup(t)
+	other := b.add(t, "second")
+	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["own version"]).Events))
+	late := b.append(t, r, b.source, renamed(sim.Generate(r, kinds["own version"]).Events, "late_"))
+	beside := b.append(t, r, other, sim.Generate(r, kinds["own version"]).Events)
+	p := b.processor(t, nil)
+	replayed := make(chan error, 1)
+	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
+	var once sync.Once
+	rebuild.Step(rebuilds, func(name string) error {
+		if name != "locked" {
+			return nil
+		}
+		once.Do(func() {
+			var met *processor.SwapError
+			if err := p.Apply(t.Context(), events.LiveRun, b.messages(t, late[:10])); !errors.As(err, &met) {
+				t.Errorf("a live batch: %v", err)
+			}
+			go func() {
+				_, err := p.ApplyStored(t.Context(), processor.Target{Run: 1000}, late[10:20], false)
+				replayed <- err
+			}()
+			testkit.Eventually(t, patience, func() error {
+				if b.number(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1 AND objid = $2 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
+					int64(versioning.SourceLock), int64(b.source)) == 0 {
+					return errors.New("the replay does not wait")
+				}
+				return nil
+			})
+			if _, err := p.ApplyStored(t.Context(), processor.Target{}, beside, false); err != nil {
+				t.Errorf("another source: %v", err)
+			}
+			if n := b.number(t, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late); n != 0 {
+				t.Errorf("%d events were applied beside the swap", n)
+			}
+		})
+		return nil
+	})
+	b.carry(t, "one", rebuilds)
+	b.rebuilt(t, b.source)
+	if err := <-replayed; err != nil {
+		t.Error(err)
+	}
+	b.live(t, r, late)
+	b.shows(t, b.fold(t, nil, 2000))
+}
+
+// messages are stored events as the stream carries them.
+func (b *testBundle) messages(t *testing.T, ids []int64) []stream.Event {
+	t.Helper()
+	recs, err := events.Read(t.Context(), b.pool, ids, events.AnyBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	evs := make([]stream.Event, len(recs))
+	for i := range recs {
+		evs[i] = stream.Event{Stored: recs[i].Stored, Source: "sim", ObjectType: recs[i].ObjectType, ObjectID: recs[i].ObjectID}
+	}
+	if len(evs) != len(ids) {
+		t.Fatal(fmt.Sprint(len(evs), " events are stored"))
+	}
+	return evs
+}
