@@ -170,7 +170,9 @@ func (p *Processor) foldBatch(ctx context.Context, into versioning.Table, items 
 	})
 }
 
-const objectsOfSQL = `SELECT DISTINCT object FROM outcomes WHERE event_id = ANY($1::bigint[]) AND object <> 0 ORDER BY object`
+const objectsOfSQL = `
+SELECT array(SELECT DISTINCT object FROM outcomes WHERE event_id = ANY($1::bigint[]) AND object <> 0 ORDER BY object),
+  array(SELECT DISTINCT source FROM outcomes WHERE event_id = ANY($1::bigint[]) AND object <> 0 ORDER BY source)`
 
 // copyBasesSQL takes the rows of the mirror for bases, where they are not older than what is there.
 const copyBasesSQL = `
@@ -197,18 +199,15 @@ func (p *Processor) copyBases(ctx context.Context, ids []int64) error {
 		return nil
 	}
 	return unavailable(postgres.InTx(ctx, p.Pool, "copy bases", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, objectsOfSQL, ids)
-		if err != nil {
+		var keys []int64
+		var sources []int32
+		if err := tx.QueryRow(ctx, objectsOfSQL, ids).Scan(&keys, &sources); err != nil {
 			return err
 		}
-		keys, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
+		if _, err := tx.Exec(ctx, lockSQL, keys, sources, versioning.SourceLock); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, lockSQL, keys); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, copyBasesSQL, ids)
+		_, err := tx.Exec(ctx, copyBasesSQL, ids)
 		return err
 	}))
 }

@@ -102,8 +102,12 @@ func (b *testBundle) append(t *testing.T, day int, evs []sim.Event) (ids []int64
 
 func (b *testBundle) processor(t *testing.T, source string) *processor.Processor {
 	t.Helper()
+	var number int32
+	if err := b.pool.QueryRow(t.Context(), `SELECT number FROM sources WHERE name = $1`, source).Scan(&number); err != nil {
+		t.Fatal(err)
+	}
 	proc, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{source: {Number: b.source, Config: &provider.Source{Name: source}, Provider: sim.Provider{}}}})
+		Sources: map[string]processor.Source{source: {Number: number, Config: &provider.Source{Name: source}, Provider: sim.Provider{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -240,8 +240,8 @@ func (s *pgServer) checkSettings(t *testing.T) {
 	}
 	var c config.Config
 	c.Complete()
-	const daemons, adminPool, keeperPool, reserved = 2, 4, 1, 3
-	if need := daemons*(2*(c.Database.MaxConnections+adminPool)+keeperPool) + reserved; value["max_connections"] < 2*need {
+	const daemons, adminPool, keeperPool, runs, reserved = 2, 4, 2, 6, 3
+	if need := daemons*(2*(c.Database.MaxConnections+adminPool)+keeperPool+runs*(c.Processor.Lanes+1)+2) + reserved; value["max_connections"] < 2*need {
 		t.Errorf("max_connections is %d; two gateways and two processors need %d, and as many during an upgrade", value["max_connections"], need)
 	}
 	most := 8 // processors
