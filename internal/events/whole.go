@@ -27,10 +27,11 @@ const (
 )
 
 // daysSQL lists the partitions that whoever reads the log now sees, of those with ids in a range. One whose detaching has begun is seen no more.
+// A plan may look at all tables' names before it knows which are partitions.
 const daysSQL = `
-SELECT name, hi FROM (SELECT c.relname::text AS name, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS lo,
-    (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS hi
-  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending) p
+SELECT name, hi FROM (SELECT name, (extract(epoch FROM day) * 1000)::bigint << 20 AS lo, (extract(epoch FROM day + 1) * 1000)::bigint << 20 AS hi
+  FROM (SELECT c.relname::text AS name, CASE WHEN c.relname ~ '^events_[0-9]{8}$' THEN to_date(substr(c.relname, 8), 'YYYYMMDD') END AS day
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending) d) p
 WHERE hi > $1 AND lo <= $2 ORDER BY lo`
 
 // Day is a partition of the log.
