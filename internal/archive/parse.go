@@ -246,7 +246,7 @@ func escaped(text []byte) (n int, r rune) {
 	return 6, -1
 }
 
-// unit is the number of \uXXXX.
+// unit is the number that \u and four hex digits stand for.
 func unit(text []byte) rune {
 	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
 	if err != nil {
