@@ -75,6 +75,9 @@ func configure(cfg *pgx.ConnConfig, o Options) {
 	cfg.RuntimeParams["search_path"] = "postern"
 	// An acknowledgement stands for a durable commit, whatever the database or the login has as a default.
 	cfg.RuntimeParams["synchronous_commit"] = "on"
+	// A walk reads a window of an index in its order. Of a table that was not analysed yet the planner would rather fetch all that lies behind
+	// the window, and sort it, for each window again.
+	cfg.RuntimeParams["enable_bitmapscan"] = "off"
 	// A session of ours whose process froze or lost its host must not keep locks for hours.
 	for name, value := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_keepalives_idle": "5",
 		"tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10000"} {

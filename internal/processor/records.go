@@ -19,29 +19,40 @@ import (
 // smallBody is how large a body may be, in bytes, to be read with many others; a larger one is read with its batch.
 const smallBody = 16 << 10
 
-// ApplyStored applies events of the log to a target, as Apply does those of the stream, on as many lanes, and returns how many of them have
-// which outcome in this run now. alone tries each by itself, one after the other, its attempt committed before: if one of them ends the process
-// again and again it stays failed, and all go past it. What is no longer in the log is left out. An error is trouble of our own, and
-// applying again is safe.
+// ApplyStored reads events of the log and applies them as ApplyChunk does.
 func (p *Processor) ApplyStored(ctx context.Context, to Target, ids []int64, alone bool) (map[versioning.Status]int64, error) {
-	recs, err := p.records(ctx, ids, smallBody)
+	c, err := p.ReadChunk(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
+	return p.ApplyChunk(ctx, to, c, alone)
+}
+
+// ReadChunk reads events of the log. Errors: events.ErrUnavailable.
+func (p *Processor) ReadChunk(ctx context.Context, ids []int64) (*Chunk, error) {
+	recs, err := p.records(ctx, ids, smallBody)
+	return &Chunk{IDs: ids, recs: recs}, err
+}
+
+// ApplyChunk applies events of the log to a target, as Apply does those of the stream, on as many lanes, and returns how many of them have
+// which outcome in this run now. alone tries each by itself, one after the other, its attempt committed before: if one of them ends the process
+// again and again it stays failed, and all go past it. What is no longer in the log is left out. An error is trouble of our own, and
+// applying again is safe.
+func (p *Processor) ApplyChunk(ctx context.Context, to Target, c *Chunk, alone bool) (map[versioning.Status]int64, error) {
 	if alone {
-		if err := p.applyEachAlone(ctx, to, recs); err != nil {
+		if err := p.applyEachAlone(ctx, to, c.recs); err != nil {
 			return nil, err
 		}
-		return p.statuses(ctx, to.Run, ids)
+		return p.statuses(ctx, to.Run, c.IDs)
 	}
 	g, work := errgroup.WithContext(ctx)
-	for _, lane := range p.spread(recs) {
+	for _, lane := range p.spread(c.recs) {
 		g.Go(func() error { return p.applyLane(work, to, lane) })
 	}
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return p.statuses(ctx, to.Run, ids)
+	return p.statuses(ctx, to.Run, c.IDs)
 }
 
 // records reads events of the log by their ids, in the order of these.
@@ -85,9 +96,10 @@ func (p *Processor) applyEachAlone(ctx context.Context, to Target, recs []events
 	return nil
 }
 
+// applyLane applies a lane's events in batches of about the same size: a small one behind a large one costs almost as much.
 func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event) error {
-	for len(evs) > 0 {
-		n := p.batch(evs)
+	for most := evenly(len(evs), p.Settings.Batch); len(evs) > 0; {
+		n := atOnce(evs, most)
 		if err := p.apply(ctx, to, evs[:n]); err != nil {
 			return err
 		}
@@ -96,9 +108,15 @@ func (p *Processor) applyLane(ctx context.Context, to Target, evs []stream.Event
 	return nil
 }
 
-// batch is how many of some events go into one transaction.
-func (p *Processor) batch(evs []stream.Event) (n int) {
-	for bytes := 0; n < len(evs) && n < p.Settings.Batch && bytes < laneBytes; n++ {
+// evenly is the size of the parts of n things, all the same but for the last and each at most half as large again as the size that is wanted.
+func evenly(n, size int) int {
+	parts := max(1, (n+size/2)/size)
+	return (n + parts - 1) / parts
+}
+
+// atOnce is how many of some events go into one transaction of so many at most.
+func atOnce(evs []stream.Event, most int) (n int) {
+	for bytes := 0; n < len(evs) && n < most && bytes < laneBytes; n++ {
 		bytes += weigh(&evs[n])
 	}
 	return n

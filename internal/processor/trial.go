@@ -66,7 +66,7 @@ func (t *Trial) Decide(ctx context.Context, ids []int64) (map[versioning.Status]
 	}
 	counts := map[versioning.Status]int64{}
 	for len(evs) > 0 {
-		n := t.p.batch(evs)
+		n := atOnce(evs, t.p.Settings.Batch)
 		items, err := t.p.items(ctx, t.p.Logger, evs[:n])
 		if err != nil {
 			return nil, err

@@ -13,16 +13,16 @@ import (
 )
 
 // apply stages events. What fails although it is in the mirror must not be missing from what is staged: after some tries it ends the run.
-func (w *work) apply(ctx context.Context, to processor.Target, ids []int64, alone bool) (map[versioning.Status]int64, runs.Status, error) {
+func (w *work) apply(ctx context.Context, to processor.Target, c *processor.Chunk, alone bool) (map[versioning.Status]int64, runs.Status, error) {
 	for try := 1; ; try++ {
 		if err := w.known(); err != nil { // what cannot be read here would fail without end
 			return nil, "", err
 		}
-		counts, err := w.Processor.ApplyStored(ctx, to, ids, alone)
+		counts, err := w.Processor.ApplyChunk(ctx, to, c, alone)
 		if err != nil || counts[versioning.Failed]+counts[versioning.Dead] == 0 {
 			return counts, runs.Running, err
 		}
-		again, err := w.again(ctx, ids, try)
+		again, err := w.again(ctx, c.IDs, try)
 		if err != nil || !again {
 			return counts, runs.Running, err
 		}
@@ -117,7 +117,11 @@ func (w *work) missed(ctx context.Context) (runs.Status, error) {
 func (w *work) stageAgain(ctx context.Context, ids []int64, was map[versioning.Status]int64) (runs.Status, error) {
 	to := w.target()
 	to.Again = w.hold.Run.Run
-	counts, status, err := w.apply(ctx, to, ids, w.hold.Abandoned)
+	c, err := w.Processor.ReadChunk(ctx, ids)
+	if err != nil {
+		return "", err
+	}
+	counts, status, err := w.apply(ctx, to, c, w.hold.Abandoned)
 	if err != nil || status != runs.Running {
 		return status, err
 	}

@@ -53,7 +53,7 @@ type Settings struct {
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Chunk: 1000, Rows: 5000, Keys: 50_000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute,
+var DefaultSettings = Settings{Chunk: 2000, Rows: 5000, Keys: 50_000, Small: 1000, CatchUp: 10 * time.Second, Lock: 10 * time.Second, Swap: 30 * time.Minute,
 	Again: time.Second}
 
 // Runner carries out rebuilds.
@@ -174,38 +174,35 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
-	filter := events.Filter{Source: w.order.Source}
-	for h.Cursor < h.Bound {
-		after := h.Cursor
-		ids, end, err := events.Match(ctx, w.Pool, &filter, after, h.Bound)
+	match := func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
+		return events.Match(ctx, pool, &events.Filter{Source: w.order.Source}, after, bound)
+	}
+	way := processor.Walk{Match: match, After: h.Cursor, Bound: h.Bound, Chunk: w.Settings.Chunk}
+	for c, err := range w.Processor.Ahead(ctx, way) {
 		if err != nil {
 			return "", err
 		}
-		for len(ids) > 0 {
-			n := min(len(ids), w.Settings.Chunk)
-			if status, err := w.step(ctx, after, ids[:n]); err != nil || status != runs.Running {
-				return status, err
-			}
-			ids, w.alone = ids[n:], false
-		}
-		if status, err := w.advance(ctx, after, end); err != nil || status != runs.Running {
+		if status, err := w.step(ctx, c); err != nil || status != runs.Running {
 			return status, err
 		}
+		w.alone = w.alone && len(c.IDs) == 0
 	}
 	return runs.Running, nil
 }
 
 // step stages some events and moves the checkpoint behind them.
-func (w *work) step(ctx context.Context, after int64, ids []int64) (runs.Status, error) {
-	counts, status, err := w.apply(ctx, w.target(), ids, w.alone)
-	if err != nil || status != runs.Running {
-		return status, err
+func (w *work) step(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+	if len(c.IDs) > 0 {
+		counts, status, err := w.apply(ctx, w.target(), c, w.alone)
+		if err != nil || status != runs.Running {
+			return status, err
+		}
+		for status, n := range counts {
+			w.hold.Counts[string(status)] += n
+			w.hold.Counts[Processed] += n
+		}
 	}
-	for status, n := range counts {
-		w.hold.Counts[string(status)] += n
-		w.hold.Counts[Processed] += n
-	}
-	return w.advance(ctx, after, ids[len(ids)-1])
+	return w.advance(ctx, c.From, c.End)
 }
 
 // errShortened: the log has lost events that were not staged yet.

@@ -49,7 +49,7 @@ const (
 )
 
 // DefaultChunk is the most events between two checkpoints.
-const DefaultChunk = 1000
+const DefaultChunk = 2000
 
 // Runner carries out replays.
 type Runner struct {
@@ -76,7 +76,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		return events.Match(ctx, pool, &order.Filter, after, bound)
 	}
 	if w.do = w.apply; order.Publish {
-		w.do = w.publish
+		w.do, w.unread = w.publish, true // which reads whole bodies
 	} else if err := r.reads(ctx, order.Filter.Source); err != nil {
 		return "", err
 	}
@@ -126,7 +126,9 @@ type walk struct {
 	// match returns the next chosen events and how far it has looked.
 	match func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
 	// do does with some events what the order says, and counts them.
-	do func(ctx context.Context, ids []int64) (runs.Status, error)
+	do func(ctx context.Context, c *processor.Chunk) (runs.Status, error)
+	// unread: it wants the ids alone.
+	unread bool
 	// to is what events are applied under.
 	to   processor.Target
 	rate float64
@@ -137,25 +139,22 @@ type walk struct {
 }
 
 func (w *walk) walk(ctx context.Context) (runs.Status, error) {
-	if ids := w.hold.Hand; len(ids) > 0 {
-		if status, err := w.step(ctx, ids); err != nil || status != runs.Running {
-			return status, err
-		}
-	}
-	for h := w.hold; h.Cursor < h.Bound; {
-		ids, end, err := w.match(ctx, w.Pool, h.Cursor, h.Bound)
+	h := w.hold
+	if ids := h.Hand; len(ids) > 0 {
+		c, err := w.Processor.ReadChunk(ctx, ids)
 		if err != nil {
 			return "", err
 		}
-		for len(ids) > 0 {
-			n := min(len(ids), w.chunk(w.rate))
-			status, err := w.step(ctx, ids[:n])
-			if err != nil || status != runs.Running {
-				return status, err
-			}
-			ids = ids[n:]
+		c.End = ids[len(ids)-1]
+		if status, err := w.step(ctx, c); err != nil || status != runs.Running {
+			return status, err
 		}
-		if status, err := h.Advance(ctx, end); err != nil || status != runs.Running {
+	}
+	for c, err := range w.Processor.Ahead(ctx, processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound, Chunk: w.chunk(w.rate), Unread: w.unread}) {
+		if err != nil {
+			return "", err
+		}
+		if status, err := w.step(ctx, c); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
@@ -171,26 +170,32 @@ func (r *Runner) chunk(rate float64) int {
 }
 
 // step does with some events what the order says and moves the checkpoint behind them.
-func (w *walk) step(ctx context.Context, ids []int64) (runs.Status, error) {
+func (w *walk) step(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
 	began := time.Now()
-	if w.choosesOnce {
-		if err := w.hold.Keep(ctx, ids); err != nil {
-			return "", err
+	if len(c.IDs) > 0 {
+		if status, err := w.work(ctx, c); err != nil || status != runs.Running {
+			return status, err
 		}
+		w.alone = false
 	}
-	if status, err := w.do(ctx, ids); err != nil || status != runs.Running {
-		return status, err
-	}
-	w.alone = false
-	status, err := w.hold.Advance(ctx, ids[len(ids)-1])
+	status, err := w.hold.Advance(ctx, c.End)
 	if rate := w.rate; rate > 0 && err == nil && status == runs.Running {
-		runs.Pause(ctx, time.Duration(float64(len(ids))/rate*float64(time.Second))-time.Since(began))
+		runs.Pause(ctx, time.Duration(float64(len(c.IDs))/rate*float64(time.Second))-time.Since(began))
 	}
 	return status, cmp.Or(err, context.Cause(ctx))
 }
 
-func (w *walk) apply(ctx context.Context, ids []int64) (runs.Status, error) {
-	counts, err := w.Processor.ApplyStored(ctx, w.to, ids, w.alone)
+func (w *walk) work(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+	if w.choosesOnce {
+		if err := w.hold.Keep(ctx, c.IDs); err != nil {
+			return "", err
+		}
+	}
+	return w.do(ctx, c)
+}
+
+func (w *walk) apply(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
+	counts, err := w.Processor.ApplyChunk(ctx, w.to, c, w.alone)
 	if err != nil {
 		return "", err
 	}
@@ -206,9 +211,9 @@ func (w *walk) count(as string, n int64) {
 }
 
 // publish waits for a stream that is away, for as long as the run is not paused or cancelled. What was published before that comes again.
-func (w *walk) publish(ctx context.Context, ids []int64) (runs.Status, error) {
+func (w *walk) publish(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
 	for told := false; ; told = true {
-		n, err := w.Processor.PublishStored(ctx, w.hold.Run.Run, ids)
+		n, err := w.Processor.PublishStored(ctx, w.hold.Run.Run, c.IDs)
 		if err == nil {
 			w.count(Published, n)
 			return runs.Running, nil
