@@ -153,9 +153,6 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	return strings.Join(append(lines, "Not cleared: messages still in the feeds (stream.max_age, 24 h by default), what consumers have, exports, backups."), "\n")
 }
 
-// pendingWithin is how far back requests are looked for: three times the longest term.
-const pendingWithin = 90 * 24 * time.Hour
-
 var requestColumns = []column[redaction.Request]{
 	{"EVENT", func(r redaction.Request) string { return strconv.FormatInt(r.Event, 10) }},
 	{"SOURCE", func(r redaction.Request) string { return r.Source }},
@@ -171,7 +168,7 @@ func newRedactPendingCommand(c *cli) *cobra.Command {
 		Use: "pending", Short: "List what senders have asked for in the last 90 days and nobody has answered", Example: "  postern redact pending", Args: wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				pending, err := redaction.Pending(cmd.Context(), pool, time.Now().Add(-pendingWithin))
+				pending, err := redaction.Pending(cmd.Context(), pool, time.Now().Add(-redaction.PendingWithin))
 				if err != nil {
 					return err
 				}

@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
@@ -58,6 +59,7 @@ type App struct {
 	processor *processor.Processor
 	registrar *pgxpool.Pool
 	planner   *runs.Planner
+	answers   *redaction.Answers
 	reloaded  func(*config.Config)
 	// inUse is the configuration whose sources are in use.
 	inUse atomic.Pointer[config.Config]

@@ -68,6 +68,9 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	a.loop("retention", func(ctx context.Context) error {
 		return retention.Daily(ctx, others, retention.Order{Policy: retentionPolicy(a.Config), Export: a.Config.Retention.Export != ""}, t.RetentionEvery, a.Logger)
 	})
+	a.answers = &redaction.Answers{Pool: others, Logger: a.Logger, Every: t.AnswersEvery}
+	a.answers.Replace(redactOnRequest(cfg))
+	a.loop("senders' requests", a.answers.Run)
 	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
@@ -100,6 +103,16 @@ const tidyEvery = 10 * time.Second
 func retentionPolicy(c *config.Config) retention.Policy {
 	r := c.Retention
 	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
+}
+
+// redactOnRequest are the sources whose senders' requests are carried out without a person.
+func redactOnRequest(cfg *config.Config) (names []string) {
+	for _, e := range cfg.Endpoints() {
+		if e.RedactOnRequest {
+			names = append(names, e.Source.Name)
+		}
+	}
+	return names
 }
 
 // processID names this process in leases.

@@ -116,6 +116,9 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if r.planner != nil {
 		r.planner.Replace(schedules(cfg))
 	}
+	if r.answers != nil {
+		r.answers.Replace(redactOnRequest(cfg))
+	}
 	if r.gateway != nil {
 		r.gateway.Replace(gatewaySources(cfg, known))
 	}

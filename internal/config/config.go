@@ -253,6 +253,9 @@ type Source struct {
 	Handshake Handshake `yaml:"handshake,omitempty"`
 	// Reply is the answer to a stored delivery in place of the receipt, for provider: hmac.
 	Reply Reply `yaml:"reply,omitempty"`
+	// RedactOnRequest has processors carry out what the sender asks to be forgotten (Shopify's customers/redact and shop/redact), a minute or two
+	// after it came and without a person. What is redacted cannot be had back. Leave it false and see `postern redact pending`.
+	RedactOnRequest bool `yaml:"redact_on_request" default:"false"`
 	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }

@@ -51,6 +51,7 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"body over the queue": {db + "ingest: {queue_bytes: 1MiB}\n", nil, []string{"line 2: ingest.max_body_bytes: 4MiB is more than ingest.queue_bytes (1MiB)"}},
 		"body of a source": {db + "ingest: {queue_bytes: 8MiB}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: v}]\n    max_body_bytes: 9MiB\n",
 			nil, []string{"line 7: sources.a.max_body_bytes: 9MiB is more than ingest.queue_bytes (8MiB)"}},
+		"asks for nothing":     {source("    secrets: [{name: n, value: v}]\n    redact_on_request: true\n"), nil, []string{"line 6: sources.a.redact_on_request: the provider stripe asks for nothing"}},
 		"batch over the locks": {db + "processor: {batch: 2001}\n", nil, []string{"line 2: processor.batch: 2001 is too large: at most 2000"}},
 		"no connection":        {db + "ingest:\n  max_connections: -1\n", nil, []string{"line 3: ingest.max_connections: -1 is too small: at least 1"}},
 		"no cron":              {db + "schedules:\n  a: {job: replay}\n", nil, []string{"line 3: schedules.a.cron: is not set: say when"}},

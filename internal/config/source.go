@@ -28,6 +28,8 @@ type Endpoint struct {
 	Own bool
 	// MaxBodyBytes is the largest body this source takes.
 	MaxBodyBytes int64
+	// RedactOnRequest: what its sender asks to be forgotten is redacted without a person.
+	RedactOnRequest bool
 }
 
 // Endpoints are all sources, sorted by name. It is for a Config from Load, LoadDev or Parse, which have checked them.
@@ -39,7 +41,7 @@ func (c *Config) Endpoints() []Endpoint {
 		if p == nil {
 			continue
 		}
-		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), Own: src.own(), MaxBodyBytes: int64(src.MaxBodyBytes)})
+		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), Own: src.own(), MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
 	}
 	return out
 }
@@ -62,6 +64,9 @@ func checkSources(c *Config) error {
 	for _, name := range sortedKeys(c.Sources) {
 		p, err := c.Sources[name].provider(name)
 		bad = append(bad, err)
+		if _, asks := p.(provider.Eraser); p != nil && c.Sources[name].RedactOnRequest && !asks {
+			bad = append(bad, &Problem{Path: "sources." + name + ".redact_on_request", Msg: "the provider " + p.Name() + " asks for nothing by its events: leave this out"})
+		}
 		src := c.Sources[name].forProvider(name)
 		if p == nil || err != nil || !complete(src) {
 			continue

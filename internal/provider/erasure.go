@@ -8,6 +8,8 @@ type Erasure struct {
 	Kind string
 	// Within is how long after the receipt it must be done.
 	Within time.Duration
+	// Proven: what the sender signed says by itself what is asked for, so that it may be done without a person.
+	Proven bool
 	// All: all events of the account.
 	All bool
 	// Account is the tenant inside the source.

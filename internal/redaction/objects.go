@@ -3,6 +3,7 @@ package redaction
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -80,4 +81,19 @@ func (w *work) shown(ctx context.Context) (runs.Status, error) {
 		}
 		return w.hold.Advance(ctx, w.hold.Cursor)
 	})
+}
+
+// request clears the event that asked for all this, where that was among what was chosen. It goes last: of a run that fails or is cancelled a person must be able to read what was asked for.
+func (w *work) request(ctx context.Context) (runs.Status, error) {
+	asked := []int64{w.order.RequestedBy}
+	if !slices.Contains(w.order.Events, asked[0]) {
+		if asked[0] == 0 || !w.order.scans() {
+			return runs.Running, nil
+		}
+		var err error
+		if asked, err = w.order.choose(ctx, w.Pool, asked); err != nil {
+			return "", err
+		}
+	}
+	return runs.Running, w.clear(ctx, asked, nil, nil)
 }

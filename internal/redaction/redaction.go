@@ -41,6 +41,8 @@ type Order struct {
 	All bool `json:"all,omitempty"`
 	// RequestedBy is the event by which the sender asked for it.
 	RequestedBy int64 `json:"requested_by,string,omitempty"`
+	// Until is the newest event that may be cleared; 0: what is there when the run begins.
+	Until int64 `json:"until,string,omitempty"`
 	// Words say what was asked for, without any value.
 	Words map[string]string `json:"words,omitempty"`
 }
@@ -121,12 +123,15 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		if err != nil {
 			return "", err
 		}
+		if order.Until > 0 {
+			bound = min(bound, order.Until)
+		}
 		if err := h.Freeze(ctx, bound); err != nil {
 			return "", err
 		}
 	}
 	w := &work{Runner: r, order: &order, hold: h}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.again} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.request, w.again} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -279,8 +284,16 @@ const (
 // redactWithin bounds one transaction.
 const redactWithin = 30 * time.Second
 
-// redact clears events, rows of objects and rejections in one transaction, under the locks that applying takes.
+// redact clears all but the event that asked for it, which goes last.
 func (w *work) redact(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
+	if asked := w.order.RequestedBy; slices.Contains(ids, asked) {
+		ids = slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return id == asked })
+	}
+	return w.clear(ctx, ids, objects, rejections)
+}
+
+// clear clears events, rows of objects and rejections in one transaction, under the locks that applying takes.
+func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
 	ids, err := siblings(ctx, w.Pool, ids)
 	if err != nil {
 		return err
@@ -369,8 +382,8 @@ func (w *work) again(ctx context.Context) (runs.Status, error) {
 	}
 }
 
-func collect(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) ([]int64, error) {
-	rows, err := pool.Query(ctx, sql, args...)
+func collect(ctx context.Context, db querier, sql string, args ...any) ([]int64, error) {
+	rows, err := db.Query(ctx, sql, args...)
 	if err == nil {
 		var ids []int64
 		if ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -28,41 +29,71 @@ type Request struct {
 	Due events.Instant `json:"due"`
 	// Problem says why the event cannot be read; a person must find out what it asks for.
 	Problem string `json:"problem,omitempty"`
+
+	number int32 // of the source
 }
+
+// PendingWithin is how far back requests are looked for: three times the longest term.
+const PendingWithin = 90 * 24 * time.Hour
+
+// unanswered are the events e of some types of a source, of a stretch of the log, that no redaction has answered.
+const unanswered = ` FROM events e WHERE e.id >= $1 AND e.id < $2 AND e.source = $3 AND e.event_type = ANY($4::text[])
+  AND NOT EXISTS (SELECT FROM redactions r WHERE r.requested_by = e.id AND r.ended_at IS NOT NULL)`
 
 const (
 	erasersSQL = `SELECT number, name, provider FROM sources ORDER BY number`
 
-	pendingSQL = `SELECT e.id FROM events e WHERE e.id >= $1 AND e.source = $2 AND e.event_type = ANY($3::text[])
-  AND NOT EXISTS (SELECT FROM redactions r WHERE r.requested_by = e.id AND r.ended_at IS NOT NULL) ORDER BY e.id`
+	pendingSQL = `SELECT e.id` + unanswered + ` ORDER BY e.id`
+
+	// heldSQL leaves out what tells nothing any more, since it was redacted.
+	heldSQL = `SELECT count(*), coalesce(min(e.id), 0)` + unanswered + ` AND NOT EXISTS (SELECT FROM redacted d WHERE d.event = e.id)`
 
 	providerOfSQL = `SELECT name, provider FROM sources WHERE number = $1`
 )
 
+// querier is a connection or a pool.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// asker is a source whose provider sends requests, of some types.
+type asker struct {
+	number int32
+	name   string
+	types  []string
+}
+
+func askers(ctx context.Context, db querier) ([]asker, error) {
+	rows, err := db.Query(ctx, erasersSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+	var found []asker
+	var s asker
+	var kind string
+	if _, err := pgx.ForEachRow(rows, []any{&s.number, &s.name, &kind}, func() error {
+		p, _ := all.Named(kind)
+		if eraser, ok := p.(provider.Eraser); ok {
+			s.types = eraser.ErasureTypes()
+			found = append(found, s)
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+	return found, nil
+}
+
 // Pending are the requests of a time that no redaction has answered yet, the oldest first. It reads the log of that time.
 func Pending(ctx context.Context, pool *pgxpool.Pool, since time.Time) ([]Request, error) {
-	rows, err := pool.Query(ctx, erasersSQL)
+	sources, err := askers(ctx, pool)
 	if err != nil {
-		return nil, fmt.Errorf("read sources: %w", err)
-	}
-	type source struct {
-		number         int32
-		name, provider string
-	}
-	sources, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s source, err error) {
-		return s, row.Scan(&s.number, &s.name, &s.provider)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read sources: %w", err)
+		return nil, err
 	}
 	pending := []Request{}
 	for _, s := range sources {
-		p, _ := all.Named(s.provider)
-		eraser, ok := p.(provider.Eraser)
-		if !ok {
-			continue
-		}
-		ids, err := collect(ctx, pool, pendingSQL, events.FirstID(since), s.number, eraser.ErasureTypes())
+		ids, err := collect(ctx, pool, pendingSQL, events.FirstID(since), int64(math.MaxInt64), s.number, s.types)
 		if err != nil {
 			return nil, err
 		}
@@ -75,6 +106,25 @@ func Pending(ctx context.Context, pool *pgxpool.Pool, since time.Time) ([]Reques
 		}
 	}
 	return pending, nil
+}
+
+// Unanswered counts the requests among the events from lo to below hi that nobody has answered and that can still be read, and tells the first.
+func Unanswered(ctx context.Context, db querier, lo, hi int64) (n, first int64, err error) {
+	sources, err := askers(ctx, db)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, s := range sources {
+		var some, least int64
+		if err := db.QueryRow(ctx, heldSQL, lo, hi, s.number, s.types).Scan(&some, &least); err != nil {
+			return 0, 0, fmt.Errorf("look for requests of source %s: %w", s.name, err)
+		}
+		if some > 0 && (n == 0 || least < first) {
+			first = least
+		}
+		n += some
+	}
+	return n, first, nil
 }
 
 // request reads an event that asks for something, and what it asks for; nil where it cannot be read.
@@ -95,7 +145,7 @@ func request(ctx context.Context, pool *pgxpool.Pool, id int64) (*Request, *prov
 	if !ok {
 		return nil, nil, fmt.Errorf("%w: event %d: the provider %s asks for nothing by its events", events.ErrInvalid, id, kind)
 	}
-	r := &Request{Event: id, Source: name, Type: e.Type, Account: e.Account, ReceivedAt: events.Instant{Time: e.ReceivedAt}}
+	r := &Request{Event: id, number: e.Source, Source: name, Type: e.Type, Account: e.Account, ReceivedAt: events.Instant{Time: e.ReceivedAt}}
 	asks, err := eraser.Erasure(&e.Stored)
 	var dead *provider.Dead
 	switch {
@@ -121,23 +171,26 @@ func FromRequest(ctx context.Context, pool *pgxpool.Pool, id int64) (*Order, *Re
 	if asks == nil {
 		return nil, r, fmt.Errorf("%w: event %d cannot be read: %s; redact what it means with --object or --path, and name it with --answers %d", events.ErrInvalid, id, r.Problem, id)
 	}
-	recs, err := events.Read(ctx, pool, []int64{id}, 0)
-	if err != nil || len(recs) == 0 {
-		return nil, r, errors.Join(err, fmt.Errorf("event %d: %w", id, events.ErrNotFound))
-	}
-	o := &Order{Source: recs[0].Source, Account: asks.Account, All: asks.All, RequestedBy: id, Words: map[string]string{"from_event": strconv.FormatInt(id, 10), "type": r.Type}}
+	o, err := r.order(asks)
+	return o, r, err
+}
+
+// order is what a request asks for.
+func (r *Request) order(asks *provider.Erasure) (*Order, error) {
+	id := r.Event
+	o := &Order{Source: r.number, Account: asks.Account, All: asks.All, RequestedBy: id, Words: map[string]string{"from_event": strconv.FormatInt(id, 10), "type": r.Type}}
 	for _, named := range asks.Objects {
 		o.Objects = append(o.Objects, Object{Source: o.Source, Account: asks.Account, Type: named[0], ID: named[1]})
 	}
 	for _, v := range asks.Values {
 		f, err := NewFind(v.Path, v.Value)
 		if err != nil {
-			return nil, r, err
+			return nil, err
 		}
 		o.Finds = append(o.Finds, f)
 	}
 	o.Events = []int64{id}
-	return o, r, nil
+	return o, nil
 }
 
 // Done is a redaction as the audit has it.

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/redaction"
 )
 
 // Partition is a day of the log.
@@ -96,7 +97,8 @@ WHERE r.ended_at IS NULL AND r.job <> 'retention' AND coalesce(c.cursor, 0) < $2
 ORDER BY r.run LIMIT 1`
 )
 
-// held says why a partition must stay for now, "" where nothing speaks for that: it holds unfinished events, or a run is still to read it.
+// held says why a partition must stay for now, "" where nothing speaks for that: it holds unfinished events, a run is still to read it, or
+// somebody's request in it is not answered.
 func held(ctx context.Context, db querier, p *Partition) (string, error) {
 	if !p.attached || p.pending { // nobody finds it any more, and none can be detached before its detaching is finished
 		return "", nil
@@ -120,6 +122,12 @@ func held(ctx context.Context, db querier, p *Partition) (string, error) {
 		return fmt.Sprintf("run %d (%s, %s) has yet to read it: let it end, or cancel it with postern runs cancel %d", run, job, status, run), nil
 	case !noRows(err):
 		return "", fmt.Errorf("look for runs over %s: %w", p.Name, err)
+	}
+	switch n, first, err := redaction.Unanswered(ctx, db, p.lo, p.hi); {
+	case err != nil:
+		return "", fmt.Errorf("look for senders' requests in %s: %w", p.Name, err)
+	case n > 0:
+		return fmt.Sprintf("senders' requests in it that nobody has answered: %d, the first of them event %d: see postern redact --from-event %d --preview", n, first, first), nil
 	}
 	return "", nil
 }

@@ -1,6 +1,7 @@
 package shopify
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -35,13 +36,14 @@ func (Shopify) Erasure(e *provider.Stored) (*provider.Erasure, error) {
 	w := erasing{&provider.Erasure{Kind: provider.EraseRedact, Within: erasureWithin, Account: e.Account}}
 	switch e.Type {
 	case shopRedact:
-		w.All = true
+		w.All, w.Proven = true, root.Get("shop_id") != nil && only(root, "shop_id", "shop_domain")
 		return w.Erasure, nil
 	case dataRequest:
 		w.Kind = provider.EraseTell
 		w.orders(root.Get("orders_requested"))
 	case customersRedact:
 		w.orders(root.Get("orders_to_redact"))
+		w.Proven = root.Get("orders_to_redact") != nil && only(root, "shop_id", "shop_domain", "customer", "orders_to_redact")
 	default:
 		return nil, dead("the type %.100q asks for nothing", e.Type)
 	}
@@ -50,6 +52,17 @@ func (Shopify) Erasure(e *provider.Stored) (*provider.Erasure, error) {
 		return nil, dead("the body names neither a customer nor an order")
 	}
 	return w.Erasure, nil
+}
+
+// only tells whether a body has no members but some. The topic is not signed, so a body proves its own by having what that topic's have and nothing else: that of
+// customers/redact, sent again as shop/redact, does not.
+func only(root *canonical.Value, names ...string) bool {
+	for name := range root.Members() {
+		if !slices.Contains(names, name) {
+			return false
+		}
+	}
+	return true
 }
 
 // orders adds orders and what hangs on them.

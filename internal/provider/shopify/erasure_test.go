@@ -9,7 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 )
 
-// What the three compliance webhooks ask for; a body under another shop, or of nobody, is not believed.
+// What the three compliance webhooks ask for; a body under another shop, or of nobody, is not believed. Only a body that has what its topic's have and nothing else proves it.
 func TestErasure(t *testing.T) {
 	t.Parallel()
 	const shop = "x.myshopify.com"
@@ -23,7 +23,13 @@ func TestErasure(t *testing.T) {
 		topic, body string
 		want        *provider.Erasure
 	}{
-		{"shop/redact", `{"shop_id": 1, "shop_domain": "X.myshopify.com"}`, &provider.Erasure{Kind: "redact", Account: shop, All: true}},
+		{"shop/redact", `{"shop_id": 1, "shop_domain": "X.myshopify.com"}`, &provider.Erasure{Kind: "redact", Account: shop, All: true, Proven: true}},
+		{"shop/redact", `{"shop_domain": "X.myshopify.com"}`, &provider.Erasure{Kind: "redact", Account: shop, All: true}},
+		{"shop/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": []}`, &provider.Erasure{Kind: "redact", Account: shop, All: true}},
+		{"customers/redact", `{"shop_id": 1, "shop_domain": "x.myshopify.com", "customer": {"id": 3}, "orders_to_redact": []}`,
+			&provider.Erasure{Kind: "redact", Account: shop, Proven: true, Objects: [][2]string{{"customer", "3"}}, Values: values("$.customer.id", "3", "$.customer_id", "3")}},
+		{"customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 3}}`,
+			&provider.Erasure{Kind: "redact", Account: shop, Objects: [][2]string{{"customer", "3"}}, Values: values("$.customer.id", "3", "$.customer_id", "3")}},
 		{"customers/redact", `{"shop_domain": "x.myshopify.com", "customer": {"id": 9007199254740993, "email": "a@b.c"}, "orders_to_redact": [7, 8], "orders_requested": [9]}`,
 			&provider.Erasure{Kind: "redact", Account: shop, Objects: [][2]string{{"order", "7"}, {"order", "8"}, {"customer", "9007199254740993"}},
 				Values: values("$.order_id", "7", "$.order_id", "8", "$.customer.id", "9007199254740993", "$.customer_id", "9007199254740993", "$.email", "a@b.c", "$.customer.email", "a@b.c",
