@@ -30,8 +30,8 @@ func newRedactCommand(c *cli) *cobra.Command {
 		Long: `Clear events for good: body and headers, the state of objects that they made, conflicts and refused deliveries of the same content. Keys, outcomes and
 versions stay, so that a duplicate stays one and nothing older comes back; an audit keeps who had it done and why. It shows first how much that is and asks.
 
-A running processor carries it out. What it cannot clear: messages that the feeds still hold (24 hours by default) and what consumers made of them, exports,
-backups, and dead space in the database's files until it is used again. Nothing brings back what is redacted.`,
+A running processor carries it out, and deletes the messages that the feeds still hold. What it cannot clear: what consumers made of them, exports, backups, and
+dead space in the files of the database and of the streams until it is used again. Nothing brings back what is redacted.`,
 		Example: `  postern redact --event evt_1 --reason 'ticket 17' --preview
   postern redact --source shop --object-type customer --object 7 --reason 'ticket 18'
   postern redact --source shop --path '$.customer.email' --value - --reason 'ticket 19' --yes
@@ -150,7 +150,7 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	if p.Dropped > 0 {
 		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what they left in objects is cleared.", strconv.FormatInt(p.Dropped, 10)))
 	}
-	return strings.Join(append(lines, "Not cleared: messages still in the feeds (stream.max_age, 24 h by default), what consumers have, exports, backups."), "\n")
+	return strings.Join(append(lines, "Not cleared: what consumers of the feeds have, exports, backups."), "\n")
 }
 
 var requestColumns = []column[redaction.Request]{
@@ -197,7 +197,7 @@ var redactionLister = lister[redaction.Done]{
 // redactionCounts are what a run of redaction has done, in words.
 func redactionCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d redacted", counts[redaction.CountEvents]), counted(int(counts[redaction.CountObjects]), "object") + " cleared"}
-	for _, what := range []string{redaction.CountConflicts, redaction.CountRejections} {
+	for _, what := range []string{redaction.CountConflicts, redaction.CountRejections, redaction.CountMessages} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s cleared", n, what))
 		}

@@ -92,7 +92,7 @@ func (a *App) jobs(pool, keeper *pgxpool.Pool, p *processor.Processor) map[strin
 	replays := &replay.Runner{Pool: pool, Processor: p, Chunk: replay.DefaultChunk}
 	rebuilds := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
 	forgets := &retention.Runner{Pool: pool, Keeper: keeper, Processor: p, Folder: a.Config.Retention.Export}
-	redacts := &redaction.Runner{Pool: pool, Processor: p}
+	redacts := &redaction.Runner{Pool: pool, Processor: p, Conn: p.Conn}
 	return map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry, rebuild.Job: rebuilds.Carry, retention.Job: forgets.Carry, redaction.Job: redacts.Carry}
 }
 

@@ -71,7 +71,7 @@ func (p *Processor) change(batch int64, c changed) (stream.Change, error) {
 		e.State, e.StateOmitted = nil, true
 		body, err = e.encode()
 	}
-	return stream.Change{Source: e.Source, ObjectType: e.ObjectType, Batch: batch, Envelope: body}, err
+	return stream.Change{Source: e.Source, ObjectType: e.ObjectType, Batch: batch, Event: c.event, Envelope: body}, err
 }
 
 // encode writes the state as it is, without the space around its parts: the escapes that HTML would need could multiply its

@@ -71,11 +71,12 @@ Postern-Type: thing.updated%%20%%C3%%A9
 	}
 	change := fmt.Sprintf(`postern.changes.sim.thing
 Postern-Batch: 1
+Postern-Id: %[1]d
 Postern-Object-Type: thing
 Postern-Schema: 1
 Postern-Source: sim
 
-{"schema":1,"event_id":"%d","source":"sim","account":"","object_type":"thing","object_id":"obj_1",`+
+{"schema":1,"event_id":"%[1]d","source":"sim","account":"","object_type":"thing","object_id":"obj_1",`+
 		`"version":{"final":false,"at":1700000000000000,"seen":0,"rank":1},"revision":1,"deleted":false,"ambiguous":false,`+
 		`"state":{"id":"obj_1","ünïcode":1.50}}`, ev.ID)
 	if diff := cmp.Diff(change, w.first(t, stream.ChangesStream)); diff != "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -87,6 +88,8 @@ type Runner struct {
 	// Pool is connected as postern_processor.
 	Pool      *pgxpool.Pool
 	Processor *processor.Processor
+	// Conn leads to the streams that may hold messages of what is redacted; nil: there are none.
+	Conn *stream.Conn
 }
 
 // What a run counts.
@@ -96,6 +99,7 @@ const (
 	CountConflicts  = "conflicts"
 	CountRejections = "rejections"
 	CountSeen       = "looked_at"
+	CountMessages   = "messages"
 )
 
 // How many events are redacted in one transaction, and looked at between two checkpoints.
@@ -131,7 +135,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		}
 	}
 	w := &work{Runner: r, order: &order, hold: h}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.request, w.again} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.request, w.again, w.feeds} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}

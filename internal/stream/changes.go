@@ -16,6 +16,8 @@ type Change struct {
 	Source, ObjectType string
 	// Batch is the outbox row it belongs to; the message is found again by it.
 	Batch int64
+	// Event is our id of the event that the object is as of.
+	Event int64
 	// Envelope is the JSON body.
 	Envelope []byte
 }
@@ -27,7 +29,7 @@ func (c *Conn) PublishChanges(ctx context.Context, changes []Change) []Ack {
 	msgs := make([]*nats.Msg, len(changes))
 	for i, ch := range changes {
 		msgs[i] = &nats.Msg{Subject: ChangesSubject + "." + Token(ch.Source) + "." + Token(ch.ObjectType), Data: ch.Envelope, Header: nats.Header{
-			"Postern-Schema": {"1"}, "Postern-Source": {escape(ch.Source)}, "Postern-Object-Type": {escape(ch.ObjectType)},
+			"Postern-Schema": {"1"}, "Postern-Source": {escape(ch.Source)}, "Postern-Object-Type": {escape(ch.ObjectType)}, "Postern-Id": {strconv.FormatInt(ch.Event, 10)},
 			batchHeader: {strconv.FormatInt(ch.Batch, 10)},
 		}}
 	}

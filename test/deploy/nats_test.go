@@ -198,8 +198,13 @@ func TestNATSUsers(t *testing.T) {
 	if err := msg.DoubleAck(t.Context()); err != nil {
 		t.Errorf("consumer acknowledges: %v", err)
 	}
+	all := stream.Forgotten{Events: func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }}
+	if n, err := processor.Forget(t.Context(), stream.ChangesStream, all); err != nil || n != 1 {
+		t.Errorf("processor forgets %d messages, want 1: %v", n, err)
+	}
 	for user, subjects := range map[string][]string{
-		"gateway": {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor", "$JS.API.STREAM.DELETE.POSTERN_EVENTS"},
+		"gateway": {stream.ChangesSubject + ".stripe.customer", "$JS.API.CONSUMER.MSG.NEXT.POSTERN_EVENTS.processor", "$JS.API.STREAM.DELETE.POSTERN_EVENTS",
+			"$JS.API.STREAM.MSG.DELETE.POSTERN_EVENTS"},
 		"consumer": {stream.EventsSubject + ".stripe.x", stream.ChangesSubject + ".stripe.x",
 			"$JS.API.CONSUMER.CREATE.POSTERN_EVENTS.processor", "$JS.ACK.POSTERN_EVENTS.processor.1"},
 		"processor": {"$JS.API.STREAM.DELETE.POSTERN_EVENTS", "$JS.API.STREAM.PURGE.POSTERN_CHANGES", "$JS.API.STREAM.CREATE.OTHER"},

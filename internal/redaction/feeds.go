@@ -1,0 +1,53 @@
+package redaction
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
+)
+
+const (
+	goneSQL = `SELECT r.event FROM redacted r WHERE r.event = ANY($1::bigint[])`
+
+	// newerSQL: an object that is there no more has announced that.
+	newerSQL = `
+SELECT NOT EXISTS (SELECT FROM objects o JOIN sources s ON s.number = o.source WHERE s.name = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4 AND o.revision <= $5)`
+)
+
+// feeds deletes what the streams hold of redacted events, of whichever run. What a process had in hand when they were redacted may come into a stream after this, and goes at
+// its age.
+func (w *work) feeds(ctx context.Context) (runs.Status, error) {
+	if w.Conn == nil {
+		return runs.Running, nil
+	}
+	events := func(ctx context.Context, ids []int64) ([]int64, error) { return collect(ctx, w.Pool, goneSQL, ids) }
+	for name, change := range map[string]func(context.Context, []byte) (bool, error){stream.EventsStream: nil, stream.ReplaysStream: nil, stream.ChangesStream: w.outdated} {
+		n, err := w.Conn.Forget(ctx, name, stream.Forgotten{Events: events, Change: change})
+		w.hold.Counts[CountMessages] += n
+		if err != nil {
+			return "", fmt.Errorf("all is redacted but what stream %s still holds (if that stays so: has the user of NATS the rights that deploy/nats-accounts.conf gives processors?): %w", name, err)
+		}
+	}
+	return runs.Running, nil
+}
+
+// outdated tells whether a change has a newer one. The newest stays: it says what there is since the redaction.
+func (w *work) outdated(ctx context.Context, envelope []byte) (newer bool, err error) {
+	var e struct {
+		Source   string `json:"source"`
+		Account  string `json:"account"`
+		Type     string `json:"object_type"`
+		ID       string `json:"object_id"`
+		Revision int64  `json:"revision"`
+	}
+	if err := json.Unmarshal(envelope, &e); err != nil {
+		return false, fmt.Errorf("read a change: %w", err)
+	}
+	if err := w.Pool.QueryRow(ctx, newerSQL, e.Source, e.Account, e.Type, e.ID, e.Revision).Scan(&newer); err != nil {
+		return false, fmt.Errorf("read the revision of an object: %w", err)
+	}
+	return newer, nil
+}

@@ -1,0 +1,124 @@
+package stream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// even are the events with even ids.
+func even(_ context.Context, ids []int64) ([]int64, error) {
+	return slices.DeleteFunc(ids, func(id int64) bool { return id%2 > 0 }), nil
+}
+
+// held are the ids of a stream's messages, in order.
+func (b *testBundle) held(t *testing.T, name string) (ids []string) {
+	t.Helper()
+	s, err := b.conn.JetStream().Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.CachedInfo().State.LastSeq {
+		if m, err := s.GetMsg(t.Context(), i+1); err == nil {
+			ids = append(ids, m.Header.Get("Postern-Id"))
+		}
+	}
+	return ids
+}
+
+// What is forgotten is in the stream no more, however many messages there are; all else stays, the processors see nothing that waits, and what is gone already is no error.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	const n = 2501
+	b, _ := setup(t, 2*n, false)
+	evs := numbered(n)
+	for range 2 {
+		for i, ack := range b.conn.PublishEvents(t.Context(), evs) {
+			if ack.Err != nil {
+				t.Fatalf("message %d: %v", i, ack.Err)
+			}
+		}
+	}
+	var want []string
+	gone := int64(0)
+	for range 2 {
+		for _, e := range evs {
+			if e.ID%2 > 0 {
+				want = append(want, fmt.Sprint(e.ID))
+			} else {
+				gone++
+			}
+		}
+	}
+	for _, expected := range []int64{gone, 0} {
+		deleted, err := b.conn.Forget(t.Context(), stream.EventsStream, stream.Forgotten{Events: even})
+		if err != nil || deleted != expected {
+			t.Fatalf("%d are deleted, want %d: %v", deleted, expected, err)
+		}
+	}
+	if diff := cmp.Diff(want, b.held(t, stream.EventsStream)); diff != "" {
+		t.Error(diff)
+	}
+	for _, name := range []string{stream.ReplaysStream, stream.ChangesStream} { // none, and an empty one
+		if deleted, err := b.conn.Forget(t.Context(), name, stream.Forgotten{Events: even}); err != nil || deleted != 0 {
+			t.Errorf("%s: %d, %v", name, deleted, err)
+		}
+	}
+}
+
+// A message that waited for the processors and was the stream's last leaves no lag behind.
+func TestForgetWhatWaits(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 1000, false)
+	evs := numbered(10)
+	b.conn.PublishEvents(t.Context(), evs)
+	all := func(_ context.Context, ids []int64) ([]int64, error) { return ids, nil }
+	if deleted, err := b.conn.Forget(t.Context(), stream.EventsStream, stream.Forgotten{Events: all}); err != nil || deleted != 10 {
+		t.Fatal(deleted, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- b.conn.Consume(ctx, 10, func(m stream.Message) error { return m.Ack() }, func(err error) { t.Error(err) })
+	}()
+	testkit.Eventually(t, time.Minute, func() error {
+		lag, err := b.conn.Lag(t.Context(), true)
+		if err == nil && (lag.Messages != 0 || lag.Span != 0 || lag.OldestAge != 0) {
+			err = fmt.Errorf("%+v", lag)
+		}
+		return err
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Changes go one by one, as they are told of; trouble with that is trouble of the whole.
+func TestForgetChanges(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 1000, false)
+	for i := range int64(6) {
+		b.conn.PublishChanges(t.Context(), []stream.Change{{Source: "s", ObjectType: "t", Batch: i, Event: i, Envelope: fmt.Append(nil, i)}})
+	}
+	above := func(_ context.Context, envelope []byte) (bool, error) { return string(envelope) > "0", nil }
+	if deleted, err := b.conn.Forget(t.Context(), stream.ChangesStream, stream.Forgotten{Events: even, Change: above}); err != nil || deleted != 2 {
+		t.Error(deleted, err)
+	}
+	if diff := cmp.Diff([]string{"0", "1", "3", "5"}, b.held(t, stream.ChangesStream)); diff != "" {
+		t.Error(diff)
+	}
+	broken := errors.New("broken")
+	fails := stream.Forgotten{Events: func(context.Context, []int64) ([]int64, error) { return nil, broken }}
+	if _, err := b.conn.Forget(t.Context(), stream.ChangesStream, fails); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}
