@@ -38,8 +38,16 @@ var eventColumns = []column[events.Item]{
 	{"ACCOUNT", func(e events.Item) string { return e.Account }},
 	{"TYPE", func(e events.Item) string { return e.EventType }},
 	{"OBJECT", func(e events.Item) string { return object(e.ObjectType, e.ObjectID) }},
-	{"STATUS", func(e events.Item) string { return e.Status }},
+	{"STATUS", eventStatus},
 	{"EVENT ID", func(e events.Item) string { return e.EventID }},
+}
+
+// eventStatus is that of the outcome, and the mark of an event that tells nothing any more.
+func eventStatus(e events.Item) string {
+	if e.Redacted {
+		return e.Status + ", redacted"
+	}
+	return e.Status
 }
 
 func object(kind, id string) string {

@@ -71,6 +71,13 @@ func TestRedact(t *testing.T) {
 	}
 	b.run(t, "redact", "list").want(t, 0, "ticket 17", "")
 	b.run(t, "events", "show", "evt_1").want(t, 0, "by run 1: body and headers are cleared", "")
+	b.run(t, "events", "show", "evt_1", "-o", "json").want(t, 0, `"redacted": true`, "")
+	list := b.run(t, "events", "list")
+	list.want(t, 0, "ignored, redacted", "")
+	if n := strings.Count(list.out, "redacted"); n != 1 {
+		t.Errorf("%d events of the list are marked:\n%s", n, list.out)
+	}
+	b.run(t, "events", "list", "-o", "json").want(t, 0, `"redacted":true`, "")
 	b.run(t, "events", "show", "evt_1", "--raw").want(t, 1, "", "was redacted at")
 	b.run(t, "events", "show", "evt_2").want(t, 0, "other@example.org", "")
 	b.run(t, "redact", "--event", "evt_1", "--reason", "again", "--yes").want(t, 0, "1 of them are redacted already.", "")

@@ -63,6 +63,8 @@ type Item struct {
 	DeliveryIndex int     `json:"delivery_index"`
 	// Status is that of the live outcome; "pending" where there is none yet.
 	Status string `json:"status"`
+	// Redacted: body and headers were cleared for good.
+	Redacted bool `json:"redacted"`
 }
 
 // The three ways to walk the log backwards: by id, by the objects that events were applied to, and by what needs a person.
@@ -79,7 +81,7 @@ const (
 
 const itemColumns = `
 SELECT e.id, s.name, e.event_id, e.event_type, e.account, e.object_type, e.object_id, e.occurred_at, e.received_at, e.origin, e.api_version,
-  e.delivery_id, e.delivery_index, coalesce(o.status, 'pending')
+  e.delivery_id, e.delivery_index, coalesce(o.status, 'pending'), EXISTS (SELECT FROM redacted d WHERE d.event = e.id)
 FROM events e JOIN sources s ON s.number = e.source
 LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 LIMIT 1) o ON true
 WHERE `
@@ -185,7 +187,7 @@ func scanItem(row pgx.CollectableRow) (Item, error) {
 	var it Item
 	var occurred *time.Time
 	err := row.Scan(&it.ID, &it.Source, &it.EventID, &it.EventType, &it.Account, &it.ObjectType, &it.ObjectID, &occurred, &it.ReceivedAt.Time,
-		&it.Origin, &it.APIVersion, &it.DeliveryID, &it.DeliveryIndex, &it.Status)
+		&it.Origin, &it.APIVersion, &it.DeliveryID, &it.DeliveryIndex, &it.Status, &it.Redacted)
 	if occurred != nil {
 		it.OccurredAt.Time = *occurred
 	}

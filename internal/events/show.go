@@ -142,7 +142,7 @@ func (l *Life) fillRest(ctx context.Context, pool *pgxpool.Pool) error {
 	var at Instant
 	switch err := pool.QueryRow(ctx, redactedSQL, l.ID).Scan(&at.Time, &l.Redaction); {
 	case err == nil:
-		l.RedactedAt = &at
+		l.Redacted, l.RedactedAt = true, &at
 	case !errors.Is(err, pgx.ErrNoRows):
 		return fmt.Errorf("show event %d: %w", l.ID, err)
 	}
