@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -19,27 +21,29 @@ import (
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
-// endpoints are the sources as they are configured here: those of --config, loaded with their secrets or without, else the demo sources of the dev
-// instance in --dir, of which nothing else is known.
+// errNoSources says that nothing is configured here of how events are read.
+var errNoSources = errors.New("how sources read their events is not known here: name the configuration with --config FILE")
+
+// endpoints are the sources as they are configured here, loaded with their secrets or without: those of --config or of variables; or else, where that is meant, the demo sources of
+// the dev instance in --dir, of which nothing else is known. Errors: errNoSources.
 func (c *cli) endpoints(load func(path string) (*config.Config, error)) ([]config.Endpoint, error) {
-	if c.config != "" {
-		cfg, err := load(c.config)
-		if err != nil {
-			return nil, err
-		}
-		return cfg.Endpoints(), nil
-	}
-	in, err := config.ReadInstance(c.dir)
+	cfg, err := load(c.config)
 	if err != nil {
-		return nil, fmt.Errorf("how sources read their events is not known here: name the configuration with --config FILE (%w)", err)
+		return nil, err
 	}
-	var found []config.Endpoint
-	for _, e := range (&config.Config{Sources: config.DemoSources()}).Endpoints() {
-		if in.Sources[e.Source.Name].Provider == e.Provider.Name() {
-			found = append(found, e)
+	switch {
+	case c.config != "" || len(cfg.Sources) > 0:
+	case cfg.Database.URL != "":
+		return nil, errNoSources
+	default:
+		in, err := config.ReadInstance(c.dir)
+		if err != nil {
+			return nil, fmt.Errorf("%w (%w)", errNoSources, err)
 		}
+		cfg.Sources = config.DemoSources()
+		maps.DeleteFunc(cfg.Sources, func(name string, src *config.Source) bool { return in.Sources[name].Provider != src.Provider })
 	}
-	return found, nil
+	return cfg.Endpoints(), nil
 }
 
 // The most that a dry run shows of an object, and of a value.

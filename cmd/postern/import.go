@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -170,22 +169,14 @@ func (im *importing) tell(out io.Writer, c *cli, done archive.Imported) error {
 	return nil
 }
 
-// sources are what can be imported into: those of the configuration, or where a dev instance is meant without one those of its demo.
+// sources are what can be imported into. Where none are known, a file of ours may still name those of the log.
 func (c *cli) sources() (map[string]archive.Source, error) {
-	cfg, err := config.LoadSources(c.config)
-	if err != nil {
+	endpoints, err := c.endpoints(config.LoadSources)
+	if err != nil && !errors.Is(err, errNoSources) {
 		return nil, err
 	}
-	if c.config == "" && cfg.Database.URL == "" {
-		in, err := config.ReadInstance(c.dir)
-		if err != nil {
-			return nil, nil // there is no instance, as looking for the database will tell
-		}
-		cfg.Sources = config.DemoSources()
-		maps.DeleteFunc(cfg.Sources, func(name string, src *config.Source) bool { return in.Sources[name].Provider != src.Provider })
-	}
 	out := map[string]archive.Source{}
-	for _, e := range cfg.Endpoints() {
+	for _, e := range endpoints {
 		out[e.Source.Name] = archive.Source{Provider: e.Provider, Config: e.Source}
 	}
 	return out, nil

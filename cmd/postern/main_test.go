@@ -202,6 +202,9 @@ func TestTheEnvironmentNamesTheInstance(t *testing.T) {
 	b.append(t, "stripe", "evt_1", `{}`)
 	t.Setenv("POSTERN_DATABASE_URL", b.db.URL)
 	execute(t.Context(), "", "--dir", t.TempDir(), "events", "list").want(t, 0, "evt_1", "")
+	// What a dev instance knows of its sources is not true of another database.
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	execute(t.Context(), "", "--dir", b.dir, "replay", "--dry-run").want(t, 1, "", "how sources read their events is not known here: name the configuration with --config FILE")
 	other := filepath.Join(t.TempDir(), "postern.yaml")
 	if err := os.WriteFile(other, []byte("database: {url: postgres:///nowhere}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -317,6 +320,12 @@ func TestSetupCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run(t, "config", "check", path).want(t, 0, "can be used; sources: live", "")
+	b.run(t, "config", "check", "--config", path).want(t, 0, "can be used; sources: live", "")
+	b.run(t, "config", "check", "--config", path, path).want(t, 0, "can be used; sources: live", "")
+	b.run(t, "config", "check", "--config", path, "other.yaml").want(t, 2, "", "takes one file, got other.yaml and --config "+path)
+	b.run(t, "config", "check").want(t, 2, "", "takes FILE, got 0")
+	b.run(t, "config", "check", path+".none").want(t, 1, "", "no such file or directory: name a file that is there, or write one with `postern init`")
+	b.run(t, "config", "check", filepath.Dir(path)).want(t, 1, "", "it is a folder: name a file in it")
 	b.run(t, "--config", path, "events", "list").want(t, 0, "No events.", "")
 	b.run(t, "--config", path, "migrate", "up").want(t, 0, "0 migrations applied", "")
 	b.run(t, "migrate", "status").want(t, 0, "0002_log", "")

@@ -99,7 +99,7 @@ func (r *redacting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	} else if r.told {
 		return usagef("--told goes with --from-event of a request to be told")
 	}
-	if ok, err := askFirst(cmd.InOrStdin(), cmd.ErrOrStderr(), r.yes, question, "--preview"); err != nil || !ok {
+	if ok, err := confirm(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
 	run, err := admin.Redact(ctx, pool, order, operator(), reason, look.Events)

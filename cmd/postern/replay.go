@@ -98,15 +98,17 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	return wait(cmd, c, pool, run, err, r.noWait || order.Mode == replay.Force)
 }
 
-// confirm asks a person. Where nobody can be asked, --yes must say it.
+// confirm asks a person. Where nobody can be asked, --yes must say it, or the flag of the command that only shows.
 func confirm(cmd *cobra.Command, question string, yes bool) (bool, error) {
 	if yes {
 		return true, nil
 	}
 	in := cmd.InOrStdin()
 	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		if cmd.Flags().Lookup("preview") != nil {
-			return false, usagef("nobody can be asked here: give --yes, or --preview to see no more than this")
+		for _, shows := range []string{"preview", "dry-run"} {
+			if cmd.Flags().Lookup(shows) != nil {
+				return false, usagef("nobody can be asked here: give --yes, or --%s to see no more than this", shows)
+			}
 		}
 		return false, usagef("nobody can be asked here: give --yes")
 	}

@@ -20,7 +20,7 @@ func TestReplayIsAskedFor(t *testing.T) {
 	for i := range 3 {
 		b.append(t, "stripe", fmt.Sprint("evt_", i), "{}")
 	}
-	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ", "nobody can be asked here: give --yes")
+	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ", "nobody can be asked here: give --yes, or --preview to")
 	b.run(t, "replay", "--preview", "--exact", "-o", "json").want(t, 0, `"events": 3,`, "")
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
 	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are chosen.", "")

@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
@@ -141,29 +138,12 @@ func (r *retaining) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy r
 	if r.dryRun {
 		return nil
 	}
-	if ok, err := askFirst(cmd.InOrStdin(), cmd.ErrOrStderr(), r.yes, "Forget this for good?", "--dry-run"); err != nil || !ok {
+	if ok, err := confirm(cmd, "Forget this for good?", r.yes); err != nil || !ok {
 		return err
 	}
 	order.Export = r.export
 	run, err := admin.Retain(ctx, pool, order, operator(), filterValues(cmd, admin.RetainParams))
 	return wait(cmd, c, pool, run, err, r.noWait)
-}
-
-// askFirst asks a person. Where nobody can be asked, --yes must say it; instead is the flag that only shows.
-func askFirst(in io.Reader, out io.Writer, yes bool, question, instead string) (bool, error) {
-	if yes {
-		return true, nil
-	}
-	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		return false, usagef("nobody can be asked here: give --yes, or %s to see no more than this", instead)
-	}
-	fmt.Fprint(out, question+" [y/N] ")
-	answer, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil {
-		return false, err
-	}
-	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes", nil
 }
 
 // days is an age in words.

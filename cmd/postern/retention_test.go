@@ -43,7 +43,7 @@ func TestRetention(t *testing.T) {
 	exec(`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES ($1, 0, 1, 0, '', '', '', 'dead', 'because', 1, now(), 1)`, id)
 	exec(`INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('auditor', 0, $1, '', now(), now())`, id)
 	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0, day+" has 1 dead event", "")
-	b.run(t, "retention", "run", "--bodies", "30").want(t, 2, "These days of the log go", "nobody can be asked here: give --yes")
+	b.run(t, "retention", "run", "--bodies", "30").want(t, 2, "These days of the log go", "nobody can be asked here: give --yes, or --dry-run to see no more than this")
 	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--reason", "a test").want(t, 0, "waiting", "")
 	b.run(t, "retention", "run", "--bodies", "30", "--yes").want(t, 2, "", "a run of retention is open already")
 

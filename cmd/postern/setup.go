@@ -81,16 +81,20 @@ func newConfigCommand(c *cli) *cobra.Command {
 		Short: "Say whether a configuration can be used, and which lines cannot",
 		Long: `Check FILE as a daemon does at its start and again before it reloads its sources: syntax, values, variables, secrets (read,
 never printed) and what each provider asks of its sources, and that every named file can be read. All problems are told at
-once. Nothing is connected to. With --dev it is checked as postern dev does: demo secrets are allowed and database.url may be missing.`,
+once. Nothing is connected to. FILE may be that of --config. With --dev it is checked as postern dev does: demo secrets are allowed and database.url may be missing.`,
 		Example: `  postern config check postern.yaml
   postern config check --dev try.yaml`,
-		Args: wantArgs("FILE"),
+		Args: c.wantFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			file := c.config
+			if len(args) > 0 {
+				file = args[0]
+			}
 			load := config.Load
 			if dev {
 				load = config.LoadDev
 			}
-			cfg, err := load(args[0])
+			cfg, err := load(file)
 			if err == nil {
 				err = app.CheckSchedules(cfg)
 			}
@@ -103,18 +107,29 @@ once. Nothing is connected to. With --dev it is checked as postern dev does: dem
 				sources = append(sources, e.Source.Name)
 			}
 			if len(sources) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s names no source, so nothing could be received: serve and every reload refuse it, dev takes its demo sources\n", plain(args[0]))
+				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s names no source, so nothing could be received: serve and every reload refuse it, dev takes its demo sources\n", plain(file))
 			}
 			if c.output == "json" {
-				return printJSON(cmd.OutOrStdout(), map[string]any{"file": args[0], "ok": true, "sources": sources})
+				return printJSON(cmd.OutOrStdout(), map[string]any{"file": file, "ok": true, "sources": sources})
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s can be used; sources: %s\n", args[0], orDash(strings.Join(sources, ", ")))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s can be used; sources: %s\n", file, orDash(strings.Join(sources, ", ")))
 			return err
 		},
 	}
 	check.Flags().BoolVar(&dev, "dev", false, "check it for postern dev: demo secrets and no database are all right")
 	cmd.AddCommand(check)
 	return cmd
+}
+
+// wantFile takes a configuration as argument, or as that of --config, which every other command takes.
+func (c *cli) wantFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 && c.config != "" {
+		return nil
+	}
+	if len(args) == 1 && c.config != "" && c.config != args[0] {
+		return usagef("%s takes one file, got %s and --config %s: leave one out", cmd.CommandPath(), plain(args[0]), plain(c.config))
+	}
+	return wantArgs("FILE")(cmd, args)
 }
 
 func newMigrateCommand(c *cli) *cobra.Command {

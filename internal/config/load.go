@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"reflect"
@@ -91,15 +92,19 @@ func loadFile(path string, p purpose) (*Config, error) {
 
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read configuration: %w: name a file that is there, or write one with `postern init`", err)
+	case err != nil:
 		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	if info.IsDir() || info.Size() > maxFile {
+	case info.IsDir():
+		return nil, fmt.Errorf("read configuration %s: it is a folder: name a file in it", path)
+	case info.Size() > maxFile:
 		return nil, fmt.Errorf("read configuration %s: a file of at most %d bytes is expected", path, maxFile)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
+		return nil, fmt.Errorf("read configuration: %w: name a file that this account may read", err)
 	}
 	return b, nil
 }

@@ -57,6 +57,9 @@ func syntaxProblem(err error) error {
 	if strings.Contains(p.Msg, "value is not allowed in this context") {
 		p.Msg += `; a text that begins with {, [ or * is quoted: "{timestamp}.{body}"`
 	}
+	if strings.HasSuffix(p.Msg, "mapping is expected") {
+		p.Msg += "; settings are written as `name: value`, as `postern init` writes them"
+	}
 	if strings.HasSuffix(p.Msg, "is a reserved character") {
 		p.Msg += `; a text that begins with it is quoted: "@daily"`
 	}
