@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/url"
+	"path/filepath"
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -41,16 +42,17 @@ func Retain(ctx context.Context, pool *pgxpool.Pool, o *retention.Order, who str
 	return run, retention.Explain(err)
 }
 
-// ageParams are a policy.
-var ageParams = []Param{{"bodies", "days that events are kept"}, {"keys", "days that keys are kept"}, {"outcomes", "days that outcomes are kept"},
-	{"rejections", "days that refused deliveries are kept"}, {"runs", "days that ended runs are kept"}}
+// planParams are what a schedule may say of retention.
+var planParams = []Param{{"bodies", "days that events are kept"}, {"keys", "days that keys are kept"}, {"outcomes", "days that outcomes are kept"},
+	{"rejections", "days that refused deliveries are kept"}, {"runs", "days that ended runs are kept"},
+	{"export", "the folder into which each day is written and read back before it is dropped; left out, that of retention.export, if there is one"}}
 
 // mostDays bounds an age.
 const mostDays = 36_500
 
-// planRetention reads ageParams; what is left out is kept for ever.
+// planRetention reads planParams; what has no age is kept for ever.
 func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
-	q := newQuery(ctx, pool, values, ageParams)
+	q := newQuery(ctx, pool, values, planParams)
 	days := func(name string) int {
 		n := q.number(name)
 		if n > mostDays {
@@ -62,6 +64,14 @@ func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (
 	if p.Empty() {
 		q.fail("no age is set, so everything is kept for ever: give bodies, rejections or another, in days")
 	}
+	folder := q.text("export")
+	switch {
+	case folder == "":
+	case !filepath.IsAbs(folder):
+		q.fail("export %q: name the whole path of a folder, the same for every processor, e.g. /srv/postern/archive", folder)
+	case p.Bodies == 0:
+		q.fail("export is set, but no day of the log is dropped: give bodies, in days, or leave it out")
+	}
 	if q.err == nil {
 		q.err = p.Check()
 	}
@@ -69,7 +79,11 @@ func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (
 		return runs.Order{}, q.err
 	}
 	o, err := retention.Now(ctx, pool, p)
-	return runs.Order{Asked: o}, err
+	if err != nil {
+		return runs.Order{}, err
+	}
+	o.Folder, o.Export = folder, folder != ""
+	return runs.Order{Asked: o}, nil
 }
 
 // retention serves GET /retention: the policy of this process and what it means for the log.

@@ -30,7 +30,7 @@ func TestSchedules(t *testing.T) {
 	other := s
 	other.Name, other.Parameters = "other", map[string]string{"mode": "force"}
 	forget := s
-	forget.Name, forget.Job, forget.Parameters = "zforget", "retention", map[string]string{"bodies": "30", "runs": "90"}
+	forget.Name, forget.Job, forget.Parameters = "zforget", "retention", map[string]string{"bodies": "30", "runs": "90", "export": "/srv/archive"}
 	b.plan(t, s, other, forget)
 	const kind = "application/json"
 	status, page := b.get(t, "/api/v1/schedules?limit=1")
@@ -73,7 +73,7 @@ func TestSchedules(t *testing.T) {
 		t.Errorf("%d %v", status, list)
 	}
 	status, run = b.post(t, "/api/v1/schedules/zforget/run", kind, `{}`)
-	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 || asked["at"] == nil {
+	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 || asked["at"] == nil || asked["folder"] != "/srv/archive" || asked["export"] != true {
 		t.Errorf("%d %v", status, run)
 	}
 	for _, c := range []struct {

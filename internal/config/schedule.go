@@ -22,7 +22,8 @@ type Schedule struct {
 	// Missed is what becomes of planned times that nobody was there to see for more than a minute: run (one run for all of them) or skip.
 	Missed string `yaml:"missed" default:"run" validate:"oneof=run skip"`
 	// Parameters are what the job is asked to do, as the flags of its command with _ for -, e.g. {source: stripe, since: 2h}, or {bodies: 30}.
-	// Times that are relative count from when the run is entered. The section retention says nothing of a schedule's.
+	// Times that are relative count from when the run is entered. The ages of the section
+	// retention say nothing of a schedule's; its export does, unless the schedule has one of its own ({bodies: 30, export: /srv/archive}).
 	Parameters map[string]string `yaml:"parameters"`
 }
 

@@ -16,13 +16,13 @@ const exportedSQL = `UPDATE retired SET export = $2, updated_at = clock_now() WH
 // export writes the partition into a file, where a folder is set, and reads it back: only what is the same, byte for byte, lets the partition go. A file that is there is
 // compared and never written over. why says what is wrong with it.
 func (w *work) export(ctx context.Context, p *Partition) (why string, err error) {
-	if w.Folder == "" {
+	if w.folder == "" {
 		return "", nil
 	}
 	if err := w.at("export"); err != nil {
 		return "", err
 	}
-	path := filepath.Join(w.Folder, p.Name+".ndjson.zst")
+	path := filepath.Join(w.folder, p.Name+".ndjson.zst")
 	filter := events.Filter{Since: p.From.Time, Until: p.To.Time}
 	words := map[string]string{"partition": p.Name}
 	_, err = archive.ToFile(ctx, archive.Exporting{Pool: w.Pool, Filter: filter, Compression: archive.CompressionOf(path)}, path, words, true)

@@ -47,6 +47,8 @@ type Order struct {
 	Policy
 	// Export: no partition goes without having been exported; a processor that has no folder for it refuses.
 	Export bool `json:"export,omitzero"`
+	// Folder is where partitions are exported to; "": the processor's own, if it has one.
+	Folder string `json:"folder,omitzero"`
 	// At is the time that ages are counted back from, by the database's clock: what was previewed is what is done. Zero: when the run was made.
 	At time.Time `json:"at,omitzero"`
 }

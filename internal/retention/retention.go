@@ -2,6 +2,7 @@ package retention
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,7 @@ type Runner struct {
 	// Pool is connected as postern_processor, Keeper as postern_maintenance.
 	Pool, Keeper *pgxpool.Pool
 	Processor    *processor.Processor
-	// Folder is where each partition is exported to before it is dropped; "": it is not.
+	// Folder is where each partition is exported to before it is dropped, where the order names no other; "": it is not.
 	Folder string
 	// Chunk bounds the events between two checkpoints; 0: 1,000.
 	Chunk int
@@ -49,6 +50,8 @@ type work struct {
 	order Order
 	hold  *runs.Hold
 	log   *slog.Logger
+	// folder is where partitions are exported to; "": they are not.
+	folder string
 	// conn is the one session of the maintenance role; it holds the lock that lets one retention at a time go on.
 	conn *pgx.Conn
 }
@@ -72,7 +75,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := w.order.Check(); err != nil {
 		return "", runs.Refuse(err)
 	}
-	if w.order.Export && w.Folder == "" {
+	if w.folder = cmp.Or(w.order.Folder, w.Folder); w.order.Export && w.folder == "" {
 		return "", runs.Refuse(errors.New("an export before the drop is asked for, and the processor that took the run has no retention.export: give every processor the setting and the folder"))
 	}
 	session, err := r.Keeper.Acquire(ctx)
