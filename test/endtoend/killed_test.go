@@ -38,9 +38,10 @@ type testBundle struct {
 	daemons map[string]*process
 }
 
-func setup(t *testing.T, all []sent) *testBundle {
+// setup starts both daemons; more are other programs that the test needs.
+func setup(t *testing.T, all []sent, more ...string) *testBundle {
 	t.Helper()
-	b := &testBundle{bin: build(t, "gateway", "processor"), db: testkit.Database(t), nats: testkit.JetStream(t), clients: newClients(all), daemons: map[string]*process{}}
+	b := &testBundle{bin: build(t, append([]string{"gateway", "processor"}, more...)...), db: testkit.Database(t), nats: testkit.JetStream(t), clients: newClients(all), daemons: map[string]*process{}}
 	b.config = filepath.Join(t.TempDir(), "postern.yaml")
 	text := fmt.Sprintf(settings, b.db.URL, b.nats.URL, mostRejections, stripeSecret, shop, shopifySecret)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
@@ -78,7 +79,7 @@ func TestKilledDaemonsLoseNothing(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	m := mix(t, seed, 80)
+	m := mix(t, seed, 1, 80)
 	b := setup(t, m.all)
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()

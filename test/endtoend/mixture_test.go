@@ -65,13 +65,14 @@ type mixture struct {
 	forged map[string][]string
 }
 
-func mix(t *testing.T, seed uint64, objects int) *mixture {
+// mix makes lives of some objects of each kind, numbered from the first on.
+func mix(t *testing.T, seed uint64, first, objects int) *mixture {
 	t.Helper()
 	m := &mixture{t: t, rand: rand.New(rand.NewPCG(seed, 1)), forged: map[string][]string{}}
 	for source, lives := range stories {
 		for n := range objects {
 			for _, life := range lives {
-				m.live(source, life, n+1)
+				m.live(source, life, first+n)
 			}
 		}
 	}
