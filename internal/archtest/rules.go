@@ -21,6 +21,7 @@ const testOnly = 200
 var rules = []rule{
 	{"internal/archtest", testOnly, "these rules"},
 	{"internal/testkit", testOnly, "databases, servers and faults for tests"},
+	{"internal/testkit/applied", testOnly + 2, "logs whose events were applied, for tests"},
 	{"internal/testkit/*", testOnly + 1, "simulations for tests"},
 	{"internal/provider/providertest", testOnly, "what every provider must pass"},
 	{"test/*", testOnly + 2, "end-to-end, chaos and browser tests"},

@@ -1,17 +1,12 @@
 package rebuild_test
 
 import (
-	"context"
-	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -19,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -36,35 +32,22 @@ var kinds = map[string]sim.Options{
 	"hints":       {Objects: 12, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
 }
 
-// testBundle is a database with one source.
+// testBundle is a log of one source or more.
 type testBundle struct {
-	db       *testkit.DB
-	pool     *pgxpool.Pool
-	operator *pgxpool.Pool
-	source   int32
-	// meanings are how providers of sources read events.
+	log            *applied.Log
+	db             *testkit.DB
+	pool, operator *pgxpool.Pool
+	source         int32
+	// sources are those that processors know.
 	sources map[string]processor.Source
-	keys    int
 	ids     []int64
 }
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t), sources: map[string]processor.Source{}}
-	b.pool, b.operator = b.db.Role(t, "processor"), b.db.Role(t, "operator")
-	b.source = b.add(t, "sim")
-	return b
-}
-
-// add makes a source.
-func (b *testBundle) add(t *testing.T, name string) int32 {
-	t.Helper()
-	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{name: "sim"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.sources[name] = processor.Source{Number: known.Number[name], Config: &provider.Source{Name: name}, Provider: sim.Provider{}}
-	return known.Number[name]
+	l := applied.New(t)
+	l.BackOff = []time.Duration{time.Hour}
+	return &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.Operator, source: l.Source, sources: l.Sources}
 }
 
 func seeded(t *testing.T, salt uint64) *rand.Rand {
@@ -81,42 +64,19 @@ func (b *testBundle) append(t *testing.T, r *rand.Rand, source int32, evs []sim.
 	r.Shuffle(len(evs), func(i, j int) { evs[i], evs[j] = evs[j], evs[i] })
 	for len(evs) > 0 {
 		n := min(len(evs), 1+r.IntN(40))
-		var ds []events.Delivery
-		for _, e := range evs[:n] {
-			b.keys++
-			ds = append(ds, events.Delivery{Source: source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-				Events: []provider.Event{{Key: fmt.Sprint("k", b.keys), Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}})
-		}
-		receipts, err := events.Append(t.Context(), b.db.Pool, ds)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range receipts {
-			ids = append(ids, r[0].ID)
-		}
+		ids = append(ids, b.log.Append(t, source, evs[:n])...)
 		evs = evs[n:]
 	}
 	b.ids = append(b.ids, ids...)
 	return ids
 }
 
+// add makes a source.
+func (b *testBundle) add(t *testing.T, name string) int32 { return b.log.Add(t, name) }
+
 // processor is one of possibly several; reads, if any, is how it reads events of all sources.
 func (b *testBundle) processor(t *testing.T, reads provider.Provider) *processor.Processor {
-	t.Helper()
-	sources := map[string]processor.Source{}
-	for name, s := range b.sources {
-		if reads != nil {
-			s.Provider = reads
-		}
-		sources[name] = s
-	}
-	s := processor.DefaultSettings
-	s.BackOff = []time.Duration{time.Hour}
-	p, err := processor.New(processor.Options{Pool: b.pool, Settings: s, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: sources})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return b.log.Processor(t, reads)
 }
 
 // live applies stored events as they would be applied live, in random order and with repeats.
@@ -127,9 +87,7 @@ func (b *testBundle) live(t *testing.T, r *rand.Rand, ids []int64) {
 	r.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	for len(ids) > 0 {
 		n := min(len(ids), 1+r.IntN(30))
-		if _, err := p.ApplyStored(t.Context(), processor.Target{}, ids[:n], false); err != nil {
-			t.Fatal(err)
-		}
+		applied.Apply(t, p, events.LiveRun, ids[:n])
 		ids = ids[n:]
 	}
 }
@@ -150,24 +108,7 @@ func (b *testBundle) start(t *testing.T, id string, reads provider.Provider, s r
 // carry starts a runner.
 func (b *testBundle) carry(t *testing.T, id string, rebuilds *rebuild.Runner) (stop func()) {
 	t.Helper()
-	r := runs.NewRunner(runs.Options{Pool: b.pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{rebuild.Job: rebuilds.Carry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 1, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(stop)
-	return stop
+	return b.log.Carry(t, id, 1, map[string]runs.Carry{rebuild.Job: rebuilds.Carry})
 }
 
 func (b *testBundle) ask(t *testing.T, o rebuild.Order) int64 {
@@ -180,15 +121,9 @@ func (b *testBundle) ask(t *testing.T, o rebuild.Order) int64 {
 }
 
 // until waits until a run stands so.
-func (b *testBundle) until(t *testing.T, run int64, so func(*runs.Run) bool) (r *runs.Run) {
+func (b *testBundle) until(t *testing.T, run int64, so func(*runs.Run) bool) *runs.Run {
 	t.Helper()
-	testkit.Eventually(t, patience, func() (err error) {
-		if r, err = runs.Show(t.Context(), b.operator, run); err == nil && !so(r) {
-			err = fmt.Errorf("run %+v", r)
-		}
-		return err
-	})
-	return r
+	return b.log.Until(t, run, so)
 }
 
 func done(r *runs.Run) bool   { return r.Status == runs.Done }
@@ -214,15 +149,7 @@ func (b *testBundle) table(t *testing.T, columns, table string) []string {
 
 func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return texts
+	return b.db.Rows(t, sql, args...)
 }
 
 func (b *testBundle) number(t *testing.T, sql string, args ...any) (n int) {
@@ -235,9 +162,7 @@ func (b *testBundle) number(t *testing.T, sql string, args ...any) (n int) {
 
 func (b *testBundle) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	if _, err := b.db.Pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, sql, args...)
 }
 
 // compared walks a comparison to its end, a few items at a time.

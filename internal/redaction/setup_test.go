@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -19,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -36,19 +35,8 @@ type testBundle struct {
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t)}
-	b.pool, b.operator = b.db.Role(t, "processor"), b.db.Role(t, "operator")
-	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"sim": "sim"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.source = known.Number["sim"]
-	b.proc, err = processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: sim.Provider{}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	l := applied.New(t)
+	return &testBundle{db: l.DB, pool: l.Pool, operator: l.Operator, source: l.Source, proc: l.Processor(t, nil)}
 }
 
 // body is an event's: an object at a time, with somebody's address.
@@ -93,29 +81,17 @@ func (b *testBundle) event(t *testing.T, object string, at int64, address string
 
 func (b *testBundle) apply(t *testing.T, run int64, ids ...int64) {
 	t.Helper()
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: run}, ids, false); err != nil {
-		t.Fatal(err)
-	}
+	applied.Apply(t, b.proc, run, ids)
 }
 
 func (b *testBundle) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	if _, err := b.db.Pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	b.db.Exec(t, sql, args...)
 }
 
 func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return texts
+	return b.db.Rows(t, sql, args...)
 }
 
 // holding are the tables that have a text anywhere: in a text, in JSON, or in bytes.

@@ -1,19 +1,14 @@
 package replay_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -21,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -28,11 +24,11 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // testBundle is a log whose events were applied live.
 type testBundle struct {
-	db       *testkit.DB
-	pool     *pgxpool.Pool
-	operator *pgxpool.Pool
-	source   int32
-	ids      []int64
+	log            *applied.Log
+	db             *testkit.DB
+	pool, operator *pgxpool.Pool
+	source         int32
+	ids            []int64
 }
 
 func setup(t *testing.T, seed uint64, objects int) *testBundle {
@@ -42,53 +38,18 @@ func setup(t *testing.T, seed uint64, objects int) *testBundle {
 
 func setupOf(t *testing.T, seed uint64, like sim.Options) *testBundle {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t)}
-	b.pool, b.operator = b.db.Role(t, "processor"), b.db.Role(t, "operator")
-	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"sim": "sim"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.source = known.Number["sim"]
+	l := applied.New(t)
+	l.BackOff = []time.Duration{time.Hour}
+	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.Operator, source: l.Source}
 	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), like)
 	rand.New(rand.NewPCG(seed, 3)).Shuffle(len(h.Events), func(i, j int) { h.Events[i], h.Events[j] = h.Events[j], h.Events[i] })
-	b.ids = b.append(t, h.Events)
-	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{}, b.ids, false); err != nil {
-		t.Fatal(err)
-	}
+	b.ids = l.Append(t, l.Source, h.Events)
+	applied.Apply(t, l.Processor(t, nil), events.LiveRun, b.ids)
 	return b
 }
 
-func (b *testBundle) append(t *testing.T, evs []sim.Event) (ids []int64) {
-	t.Helper()
-	var ds []events.Delivery
-	for i, e := range evs {
-		ds = append(ds, events.Delivery{Source: b.source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-			Events: []provider.Event{{Key: fmt.Sprint("k", i), Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}})
-	}
-	for len(ds) > 0 {
-		n := min(len(ds), 100)
-		receipts, err := events.Append(t.Context(), b.db.Pool, ds[:n])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range receipts {
-			ids = append(ids, r[0].ID)
-		}
-		ds = ds[n:]
-	}
-	return ids
-}
-
 func (b *testBundle) processor(t *testing.T, p provider.Provider) *processor.Processor {
-	t.Helper()
-	s := processor.DefaultSettings
-	s.BackOff = []time.Duration{time.Hour}
-	proc, err := processor.New(processor.Options{Pool: b.pool, Settings: s, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return proc
+	return b.log.Processor(t, p)
 }
 
 // start carries out runs until the test ends or stop is called.
@@ -99,24 +60,7 @@ func (b *testBundle) start(t *testing.T, id string, p provider.Provider, chunk i
 
 func (b *testBundle) carryOut(t *testing.T, id string, replays *replay.Runner) (stop func()) {
 	t.Helper()
-	r := runs.NewRunner(runs.Options{Pool: b.pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 2 * time.Second, Slots: 2, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(stop)
-	return stop
+	return b.log.Carry(t, id, 2, map[string]runs.Carry{replay.Job: replays.Carry, replay.RetryJob: replays.CarryRetry})
 }
 
 func (b *testBundle) ask(t *testing.T, o replay.Order) int64 {
@@ -129,15 +73,9 @@ func (b *testBundle) ask(t *testing.T, o replay.Order) int64 {
 }
 
 // until waits until a run stands so.
-func (b *testBundle) until(t *testing.T, run int64, so func(*runs.Run) bool) (r *runs.Run) {
+func (b *testBundle) until(t *testing.T, run int64, so func(*runs.Run) bool) *runs.Run {
 	t.Helper()
-	testkit.Eventually(t, time.Minute, func() (err error) {
-		if r, err = runs.Show(t.Context(), b.operator, run); err == nil && !so(r) {
-			err = fmt.Errorf("run %+v", r)
-		}
-		return err
-	})
-	return r
+	return b.log.Until(t, run, so)
 }
 
 func done(r *runs.Run) bool { return r.Status == runs.Done }
@@ -150,15 +88,7 @@ func (b *testBundle) mirror(t *testing.T) []string {
 
 func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return texts
+	return b.db.Rows(t, sql, args...)
 }
 
 // counted fails unless each of n events has one outcome under the run, and the run's counts tell them.

@@ -296,7 +296,7 @@ func TestSourceThatIsNoLongerConfigured(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 13, 4, 20)
 	touched := b.rows(t, `SELECT DISTINCT object_id FROM outcomes WHERE event_id = ANY($1) AND object <> 0 ORDER BY 1`, append(b.days[0], b.days[1]...))
-	b.exec(t, `INSERT INTO sources (name, provider) VALUES ('other', 'sim')`)
+	b.log.Add(t, "other")
 	b.proc = b.processor(t, "other")
 	b.do(t, retention.Policy{Bodies: 1})
 	if diff := cmp.Diff(touched, b.rows(t, `SELECT object_id FROM bases ORDER BY 1`)); diff != "" {

@@ -10,14 +10,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -25,6 +24,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // testBundle is a log of several days whose events were applied live.
 type testBundle struct {
+	log                        *applied.Log
 	db                         *testkit.DB
 	pool, operator, maintainer *pgxpool.Pool
 	source                     int32
@@ -39,14 +39,15 @@ type testBundle struct {
 // setup appends a random history over some days, in a random order, and applies it; the auditor has passed all of it.
 func setup(t *testing.T, seed uint64, days, objects int) *testBundle {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t)}
-	b.pool, b.operator, b.maintainer = b.db.Role(t, "processor"), b.db.Role(t, "operator"), b.db.Role(t, "maintenance")
-	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"sim": "sim"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.source, b.now = known.Number["sim"], time.Now().UTC()
-	b.proc = b.processor(t, "sim")
+	return setupDays(t, seed, days, objects, func(*testBundle, int) {})
+}
+
+// setupDays does something after each day, numbered from 0.
+func setupDays(t *testing.T, seed uint64, days, objects int, then func(b *testBundle, day int)) *testBundle {
+	t.Helper()
+	l := applied.New(t)
+	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.Operator, maintainer: l.DB.Role(t, "maintenance"), source: l.Source, now: time.Now().UTC()}
+	b.proc = b.processor(t, applied.Name)
 	r := rand.New(rand.NewPCG(seed, 1))
 	h := sim.Generate(r, sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70, Twins: 20, Deletes: 15, Partial: 5})
 	r.Shuffle(len(h.Events), func(i, j int) { h.Events[i], h.Events[j] = h.Events[j], h.Events[i] })
@@ -56,8 +57,9 @@ func setup(t *testing.T, seed uint64, days, objects int) *testBundle {
 		for i := day; i < len(h.Events); i += days {
 			part = append(part, h.Events[i])
 		}
-		b.days = append(b.days, b.append(t, day, part))
+		b.days = append(b.days, b.append(t, part))
 		b.apply(t, b.days[day])
+		then(b, day)
 	}
 	b.audited(t, b.days[days-1][len(b.days[days-1])-1])
 	return b
@@ -71,54 +73,22 @@ func (b *testBundle) clock(t *testing.T, days int) {
 
 func (b *testBundle) exec(t *testing.T, sql string, args ...any) int64 {
 	t.Helper()
-	tag, err := b.db.Pool.Exec(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return tag.RowsAffected()
+	return b.db.Exec(t, sql, args...)
 }
 
-func (b *testBundle) append(t *testing.T, day int, evs []sim.Event) (ids []int64) {
+// append stores events and returns their ids in order.
+func (b *testBundle) append(t *testing.T, evs []sim.Event) []int64 {
 	t.Helper()
-	var ds []events.Delivery
-	for i, e := range evs {
-		ds = append(ds, events.Delivery{Source: b.source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-			Events: []provider.Event{{Key: fmt.Sprint("k", day, "/", i), Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}})
-	}
-	for len(ds) > 0 {
-		n := min(len(ds), 100)
-		receipts, err := events.Append(t.Context(), b.db.Pool, ds[:n])
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range receipts {
-			ids = append(ids, r[0].ID)
-		}
-		ds = ds[n:]
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.Sorted(slices.Values(b.log.Append(t, b.source, evs)))
 }
 
 func (b *testBundle) processor(t *testing.T, source string) *processor.Processor {
-	t.Helper()
-	var number int32
-	if err := b.pool.QueryRow(t.Context(), `SELECT number FROM sources WHERE name = $1`, source).Scan(&number); err != nil {
-		t.Fatal(err)
-	}
-	proc, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{source: {Number: number, Config: &provider.Source{Name: source}, Provider: sim.Provider{}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return proc
+	return b.log.Processor(t, nil, source)
 }
 
 func (b *testBundle) apply(t *testing.T, ids []int64) {
 	t.Helper()
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{}, ids, false); err != nil {
-		t.Fatal(err)
-	}
+	applied.Apply(t, b.proc, events.LiveRun, ids)
 }
 
 // audited moves the auditor's checkpoint.
@@ -174,15 +144,7 @@ func (b *testBundle) do(t *testing.T, p retention.Policy) {
 
 func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), sql, args...)
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return texts
+	return b.db.Rows(t, sql, args...)
 }
 
 func (b *testBundle) stored(t *testing.T) (ids []int64) {
