@@ -180,7 +180,7 @@ func (c *comparison) page(ctx context.Context) (*Page, error) {
 		next := events.MakeCursor(end.Account, end.Type, end.ID)
 		page.Next = &next
 	} else {
-		dead, err := deadIn(ctx, c.pool, c.run.Run)
+		dead, err := deadIn(ctx, c.pool, deadSQL, c.run.Run)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -34,9 +35,10 @@ func (w *work) apply(ctx context.Context, to processor.Target, c *processor.Chun
 	}
 }
 
-// entered says that the event of an outcome o is in the mirror by another run than o's.
+// entered says that the event of an outcome o is in the mirror by another run than o's. The offset keeps the planner to a look for each event: a join may
+// read the ledger from end to end.
 const entered = `EXISTS (SELECT FROM outcomes l WHERE l.event_id = o.event_id AND l.run <> o.run AND l.status NOT IN ('failed', 'dead', 'ignored')
-    AND NOT EXISTS (SELECT FROM runs r WHERE r.run = l.run AND r.job = 'rebuild' AND r.status <> 'done'))`
+    AND NOT EXISTS (SELECT FROM runs r WHERE r.run = l.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`
 
 const (
 	// refused says of an outcome that the event cannot be applied as its provider is read, which trying again does not change.
@@ -71,23 +73,35 @@ func (w *work) again(ctx context.Context, ids []int64, try int) (bool, error) {
 }
 
 const (
-	// missedSQL finds events that failed in a run and have entered the mirror since, as a retry or a replay has had them applied.
-	missedSQL = `
-SELECT o.event_id, o.status FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND NOT ` + refused + ` AND o.event_id > $2 AND ` + entered + `
-ORDER BY o.event_id LIMIT $3`
+	// of and among are where outcomes of a run that are not applied are looked for: all of them, or those of some events.
+	of    = `outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead')`
+	among = `unnest($2::bigint[]) AS k(id), LATERAL (SELECT x.* FROM outcomes x WHERE x.event_id = k.id AND x.run = $1 OFFSET 0) o WHERE o.status IN ('failed', 'dead')`
 
-	deadSQL = `
-SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDER BY o.event_id))[1], '') FROM outcomes o
-WHERE o.run = $1 AND o.status = 'dead' AND ` + refused + ` AND ` + entered
+	// missedSQL finds events that failed in a run and have entered the mirror since, as a retry or a replay has had them applied.
+	missedSQL      = missed + of + missedBut + ` AND o.event_id > $2 ORDER BY o.event_id LIMIT $3`
+	missedAmongSQL = missed + among + missedBut + ` AND o.event_id > $3 ORDER BY o.event_id LIMIT $4`
+	missed         = `
+SELECT o.event_id, o.status FROM `
+	missedBut = ` AND NOT ` + refused + ` AND ` + entered
+
+	deadSQL      = dead + of + deadBut
+	deadAmongSQL = dead + among + deadBut
+	dead         = `
+SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDER BY o.event_id))[1], '') FROM `
+	deadBut = ` AND o.status = 'dead' AND ` + refused + ` AND ` + entered
 )
 
 // missed stages what has entered the mirror only after it had failed here: the swap would take it out of the mirror for good. What is in the mirror and
-// dead here stops a swap that nobody has looked at.
-func (w *work) missed(ctx context.Context) (runs.Status, error) {
+// dead here stops a swap that nobody has looked at. It looks at some events, or at all where some is nil.
+func (w *work) missed(ctx context.Context, some []int64) (runs.Status, error) {
+	findMissed, findDead, args := missedSQL, deadSQL, []any{w.hold.Run.Run}
+	if some != nil {
+		findMissed, findDead, args = missedAmongSQL, deadAmongSQL, append(args, some)
+	}
 	for after := int64(0); ; {
 		var ids []int64
 		was := map[versioning.Status]int64{}
-		rows, err := w.Pool.Query(ctx, missedSQL, w.hold.Run.Run, after, w.Settings.Chunk)
+		rows, err := w.Pool.Query(ctx, findMissed, append(slices.Clone(args), after, w.Settings.Chunk)...)
 		if err != nil {
 			return "", fmt.Errorf("look for what run %d has missed: %w", w.hold.Run.Run, err)
 		}
@@ -102,7 +116,7 @@ func (w *work) missed(ctx context.Context) (runs.Status, error) {
 			return status, err
 		}
 	}
-	dead, err := deadIn(ctx, w.Pool, w.hold.Run.Run)
+	dead, err := deadIn(ctx, w.Pool, findDead, args...)
 	if err != nil {
 		return "", err
 	}
@@ -142,9 +156,10 @@ type DeadEvents struct {
 	Reason string `json:"reason"`
 }
 
-func deadIn(ctx context.Context, db querier, run int64) (d DeadEvents, err error) {
-	if err := db.QueryRow(ctx, deadSQL, run).Scan(&d.Events, &d.First, &d.Reason); err != nil {
-		return d, fmt.Errorf("look for dead events of run %d: %w", run, err)
+// deadIn counts them by deadSQL or deadAmongSQL; the first argument is the run.
+func deadIn(ctx context.Context, db querier, sql string, args ...any) (d DeadEvents, err error) {
+	if err := db.QueryRow(ctx, sql, args...).Scan(&d.Events, &d.First, &d.Reason); err != nil {
+		return d, fmt.Errorf("look for dead events of run %d: %w", args[0], err)
 	}
 	return d, nil
 }

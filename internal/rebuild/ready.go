@@ -69,8 +69,14 @@ func (w *work) ready(ctx context.Context) (runs.Status, error) {
 	if status, err := w.catchUp(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
-	if status, err := w.missed(ctx); err != nil || status != runs.Running {
+	if err := w.doubt(ctx); err != nil {
+		return "", err
+	}
+	if status, err := w.missed(ctx, nil); err != nil || status != runs.Running {
 		return status, err
+	}
+	if err := w.at("compare"); err != nil {
+		return "", err
 	}
 	found := newKeySet(w.Settings.Keys)
 	c := &comparison{pool: w.Pool, run: &w.hold.Run, order: w.order, limit: 2 * compareRows}

@@ -84,6 +84,8 @@ type work struct {
 	alone bool
 	// differing are the objects that a swap must look at; nil: nobody has compared yet.
 	differing *keySet
+	// doubtful is what a swap looks at again under its lock.
+	doubtful doubts
 }
 
 // Carry stages what the run has not staged yet, then swaps where that is wanted and else lets the run rest; it is a runs.Carry.
@@ -241,6 +243,6 @@ const Processed = "processed"
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, missedSQL, deadSQL, stampSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
+	return append(swapStatements(), brokenSQL, goneSQL, dueSQL, missedSQL, missedAmongSQL, deadSQL, deadAmongSQL, doubtSQL, sinceSQL, stampSQL, sourceLockSQL, clearSQL, basesSQL, aloneSQL, wantSQL, leftSQL, nextSQL, comparedSQL, windowSQL,
 		detailSQL, decidedSQL, sourceSQL, openSQL)
 }

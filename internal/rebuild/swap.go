@@ -206,7 +206,7 @@ func (w *work) catchUpHeld(ctx context.Context) error {
 		status, err = w.walk(soon)
 	}
 	if err == nil && status == runs.Running {
-		status, err = w.missed(soon)
+		status, err = w.missedSince(soon)
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && soon.Err() != nil:
