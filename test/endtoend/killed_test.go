@@ -41,14 +41,21 @@ type testBundle struct {
 // setup starts both daemons; more are other programs that the test needs.
 func setup(t *testing.T, all []sent, more ...string) *testBundle {
 	t.Helper()
+	b := prepare(t, all, more...)
+	b.start(t, "gateway")
+	b.start(t, "processor")
+	return b
+}
+
+// prepare is setup before the daemons start.
+func prepare(t *testing.T, all []sent, more ...string) *testBundle {
+	t.Helper()
 	b := &testBundle{bin: build(t, append([]string{"gateway", "processor"}, more...)...), db: testkit.Database(t), nats: testkit.JetStream(t), clients: newClients(all), daemons: map[string]*process{}}
 	b.config = filepath.Join(t.TempDir(), "postern.yaml")
 	text := fmt.Sprintf(settings, b.db.URL, b.nats.URL, mostRejections, stripeSecret, shop, shopifySecret)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.start(t, "gateway")
-	b.start(t, "processor")
 	return b
 }
 

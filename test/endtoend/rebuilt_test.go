@@ -68,7 +68,16 @@ func (b *testBundle) until(t *testing.T, what, sql string, args ...any) {
 func (b *testBundle) takeOver(t *testing.T) {
 	t.Helper()
 	b.kill(t, "processor")
-	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE checkpoints SET leased_until = clock_now() WHERE job = 'rebuild'`); err != nil {
+	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE checkpoints SET leased_until = clock_now() WHERE job = 'rebuild' OR job = 'retention'`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// passed kills the processor that waits at a gate, starts another, and opens the gate.
+func (b *testBundle) passed(t *testing.T, g gate) {
+	t.Helper()
+	b.takeOver(t)
+	if err := g.tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -128,6 +137,28 @@ func (b *testBundle) watch(t *testing.T) (stop func()) {
 	}
 }
 
+// feeding has clients send what they are fed with, up to so many deliveries, until end is called, which waits until all are through.
+func (b *testBundle) feeding(t *testing.T, most int) (feed func([]sent), end func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	b.clients.next = make(chan sent, most)
+	done := make(chan struct{})
+	go func() { defer close(done); b.clients.send(ctx, 12) }()
+	feed = func(some []sent) {
+		for _, s := range some {
+			b.clients.next <- s
+		}
+	}
+	return feed, func() {
+		close(b.clients.next)
+		<-done
+		for _, w := range b.clients.wrong {
+			t.Error(w)
+		}
+	}
+}
+
 // A rebuild whose processors are killed one after the other, wherever they are at it, ends in the mirror that the log makes; what is delivered meanwhile
 // is in it too, no reader sees it go back, and each change is told.
 func TestKilledProcessorsRebuild(t *testing.T) {
@@ -136,18 +167,9 @@ func TestKilledProcessorsRebuild(t *testing.T) {
 	t.Logf("seed %d", seed)
 	history, meanwhile := mix(t, seed, 1, 150), mix(t, seed+1, 151, 40)
 	b := setup(t, nil, "postern")
-	b.clients.next = make(chan sent, len(history.all)+len(meanwhile.all))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	done := make(chan struct{})
-	go func() { defer close(done); b.clients.send(ctx, 12) }()
-	feed := func(some []sent) {
-		for _, s := range some {
-			b.clients.next <- s
-		}
-	}
+	feed, end := b.feeding(t, len(history.all)+len(meanwhile.all))
 	feed(history.all)
-	b.after(t, done, len(history.all))
+	b.after(t, nil, len(history.all))
 	b.everyEventHasAnOutcome(t)
 	if _, err := b.db.Pool.Exec(t.Context(), damageSQL); err != nil {
 		t.Fatal(err)
@@ -158,12 +180,8 @@ func TestKilledProcessorsRebuild(t *testing.T) {
 	if after := b.number(t, untold); before != after {
 		t.Errorf("the growths of revisions exceed the changes that are left by %d", after-before)
 	}
-	close(b.clients.next)
-	<-done
+	end()
 	b.nats.Wipe(t) // what killed processors had in hand would come again only after its AckWait; from the log it comes at once
-	for _, w := range b.clients.wrong {
-		t.Error(w)
-	}
 	b.everyEventHasAnOutcome(t)
 	b.until(t, "every change is told", `SELECT NOT EXISTS (SELECT FROM outbox WHERE sent_at IS NULL)`)
 	stored := b.readLog(t)
@@ -190,10 +208,7 @@ func (b *testBundle) gated(t *testing.T, feed func([]sent), meanwhile []sent) {
 	for i, g := range gates {
 		feed(parts[i+1])
 		g.reached(t, b)
-		b.takeOver(t)
-		if err := g.tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		b.passed(t, g)
 	}
 	feed(slices.Concat(parts[len(gates)+1:]...))
 	b.until(t, "the rebuild is done", `SELECT status = 'done' FROM runs WHERE run = 1`)
