@@ -10,7 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// What a shop asks to be forgotten is redacted where its source is set so, and nowhere else; also what it asked for before a reload set it.
+// What a shop asks to be forgotten is redacted where its source is set so, and nowhere else, in the feeds too; also what it asked for before a reload set it.
 func TestRedactOnRequest(t *testing.T) {
 	t.Parallel()
 	const shop = "  shop:\n    provider: shopify\n    account: postern-demo.myshopify.com\n    secrets: [{name: s, value: s}]\n"
@@ -33,6 +33,7 @@ func TestRedactOnRequest(t *testing.T) {
 	r.write(t, shop+"    redact_on_request: true\n")
 	r.hangup <- struct{}{}
 	r.soon(t, `SELECT body IS NULL FROM events WHERE id = $1::bigint`, request.ID)
+	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1 AND counts->>'messages' = '1')`, request.ID)
 }
 
 // soon waits until a question about an event is answered with yes.
