@@ -154,8 +154,10 @@ func TestNATSCluster(t *testing.T) {
 	})
 	servers[2].Shutdown()
 	servers[2].WaitForShutdown()
-	testkit.Eventually(t, natsWithin, func() error {
-		_, err := js.Publish(t.Context(), stream.EventsSubject+".stripe.x", nil)
+	testkit.Eventually(t, natsWithin, func() error { // an answer that the lost server owed never comes
+		ctx, cancel := context.WithTimeout(t.Context(), natsWithin/10)
+		defer cancel()
+		_, err := js.Publish(ctx, stream.EventsSubject+".stripe.x", nil)
 		return err
 	})
 }
