@@ -232,28 +232,3 @@ func (r *csvReader) object(record []string) []byte {
 	}
 	return append(out, '}')
 }
-
-// timeLayouts are how other systems write times; without a zone they are UTC.
-var timeLayouts = []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999-07", "2006-01-02 15:04:05.999999999 MST", "2006-01-02 15:04:05.999999999",
-	"2006-01-02T15:04:05.999999999", time.DateOnly}
-
-// readTime reads a time as files have it: text in one of the usual ways, or seconds or milliseconds since 1970. Empty: zero.
-func readTime(text string) (time.Time, error) {
-	text = strings.TrimSpace(text)
-	if text == "" {
-		return time.Time{}, nil
-	}
-	for _, layout := range timeLayouts {
-		if at, err := time.Parse(layout, text); err == nil {
-			return at.UTC(), nil
-		}
-	}
-	var n int64
-	if _, err := fmt.Sscanf(text, "%d", &n); err != nil || fmt.Sprint(n) != text {
-		return time.Time{}, fmt.Errorf("%.40q is no time: write 2026-03-01T12:00:00Z, or seconds or milliseconds since 1970", text)
-	}
-	if n > 1e11 {
-		return time.UnixMilli(n).UTC(), nil
-	}
-	return time.Unix(n, 0).UTC(), nil
-}

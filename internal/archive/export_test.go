@@ -11,6 +11,7 @@ import (
 var (
 	AppendLine = appendLine
 	ParseLine  = parseLine
+	ReadTime   = readTime
 	ReadBody   = func(l *line) []byte { return l.body }
 )
 

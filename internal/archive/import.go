@@ -230,7 +230,7 @@ func (r *importer) take(ctx context.Context, e entry, m *mapped) error {
 		return fmt.Errorf("%s: no column names this event, and standard input has no name to make one of: map event_id to a column that does, or give the input a name with --name", r.where(&e))
 	}
 	if e.err == nil && e.delivery.ReceivedAt.After(r.Now.Add(maxAhead)) {
-		e.err = fmt.Errorf("it was received at %s, which is yet to come", e.delivery.ReceivedAt.Format(time.RFC3339))
+		e.err = yetToCome(e.delivery.ReceivedAt)
 	}
 	if e.err == nil {
 		number, err := r.source(ctx, &e)

@@ -87,6 +87,10 @@ func (p *plain) complete(e *entry, file string, m *mapped) {
 		e.err = err
 		return
 	}
+	if m.receivedAt.After(p.now.Add(maxAhead)) {
+		e.err = yetToCome(m.receivedAt)
+		return
+	}
 	e.made = m.made
 	verification := appendQuoted([]byte(`{"imported":{"format":`), string(p.format))
 	verification = append(appendQuoted(append(verification, `,"file":`...), events.Text(file)), "}}"...)
@@ -136,6 +140,10 @@ func (p *plain) receipt(m *mapped, evs []provider.Event) time.Time {
 		at = p.now
 	}
 	return at.UTC().Truncate(time.Microsecond)
+}
+
+func yetToCome(at time.Time) error {
+	return fmt.Errorf("it was received at %s, which is yet to come", at.Format(time.RFC3339))
 }
 
 func checkJSON(body []byte) error {
