@@ -128,6 +128,14 @@ sources:
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	page := write("page.json", `{"object":"list","data":[{"id":"evt_9","object":"event","type":"customer.updated"}],"has_more":false}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "new        1\n", "")
+	if r := b.run(t, "import", page, "--source", "stripe"); strings.Contains(r.out, "has_more") {
+		t.Errorf("of the last page: %s", r.out)
+	}
+	page = write("page.json", `{"object":"list","data":[],"has_more":true}`)
+	b.run(t, "import", page, "--source", "stripe").want(t, 0, "The last page says has_more: ", "")
+	b.run(t, "import", page, "--source", "stripe", "-o", "json").want(t, 0, `"more": true`, "")
+	page = write("page.json", `{"events":[{"id":"evt_10"}]}`)
+	b.run(t, "import", page, "--source", "stripe", "--format", "list").want(t, 1, "bad        1: ", `page.json:1: an object without a list under "data"`)
 }
 
 // Rows that nothing names need a file with a name, and are in conflict only where their columns were mapped otherwise before: that is an error.

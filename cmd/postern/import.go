@@ -35,7 +35,7 @@ is in the files. A running processor applies the events once the auditor has fou
 Formats, found out where --format does not say:
   postern  lines that postern export wrote; times, headers and names stay as they were
   events   a line of JSON each: the body as the provider sends it
-  list     JSON arrays of such bodies, bare or as pages of an API ({"object":"list","data":[...]})
+  list     JSON arrays of such bodies, bare or as pages of an API ({"object":"list","data":[...]}); that the last page says has_more is told
   csv      a row each, with names in the first; --map says which column is what, and a row without a body column is the body, as a JSON object. What
            nothing names is named by the file's name, the row, and what the file holds up to there; --name gives standard input one
   bodies   a folder, a file for each delivery; NAME.headers beside it has its headers, a line each
@@ -162,6 +162,9 @@ func (im *importing) tell(out io.Writer, c *cli, done archive.Imported) error {
 	if err := facts(out, "read", number(done.Read), fresh, count, "duplicate", number(done.Duplicate),
 		"conflict", some(done.Conflict, ": other content under a key that is there; see postern conflicts list"), "bad", some(done.Bad, ": no events; reported and set aside")); err != nil {
 		return err
+	}
+	if done.More {
+		fmt.Fprintln(out, "The last page says has_more: there are events behind it that are in none of these files.")
 	}
 	if done.New > 0 && !im.dryRun {
 		fmt.Fprintln(out, "A running processor applies them after a minute.")

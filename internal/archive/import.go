@@ -77,6 +77,8 @@ type Imported struct {
 	MadeConflict int64 `json:"made_conflict,omitempty"`
 	// Bad entries are no events; they were set aside.
 	Bad int64 `json:"bad"`
+	// More: the last page of an API that was read says that there are more.
+	More bool `json:"more,omitempty"`
 }
 
 func (i *Imported) add(o Imported) {
@@ -102,6 +104,7 @@ func Import(ctx context.Context, im Importing, paths ...string) (all Imported, e
 		r := &importer{Importing: &im, known: known, foresight: foresight, numbers: unknown, done: all.Read, groups: map[groupKey]int{}}
 		err := r.file(ctx, path)
 		all.add(r.counts)
+		all.More = r.more(all.More)
 		if all.AtMost = foresight.AtMost; err != nil {
 			return all, err
 		}
@@ -166,6 +169,14 @@ func (r *importer) file(ctx context.Context, path string) (err error) {
 			return err
 		}
 	}
+}
+
+// more says whether there are more pages than were read, as the last of them says; before: as one of an earlier file did.
+func (r *importer) more(before bool) bool {
+	if r.in == nil || r.in.pages == nil || !r.in.pages.paged {
+		return before
+	}
+	return r.in.pages.more
 }
 
 // same tells whether two paths are one file.

@@ -25,6 +25,8 @@ type input struct {
 	format     Format
 	modified   time.Time
 	next       func() (entry, *mapped, error)
+	// pages is what reads a file of lists, nil for others.
+	pages *listReader
 	// head is what a file of bad entries begins with.
 	head  []byte
 	close func()
@@ -92,7 +94,8 @@ func (in *input) read(im *Importing, from io.Reader) error {
 	case Events:
 		r = &eventsReader{lineReader{in: buf}}
 	case List:
-		r = &listReader{in: buf}
+		in.pages = &listReader{in: buf}
+		r = in.pages
 	case CSV:
 		rows, err := newCSVReader(buf, im.Map)
 		if err != nil {
