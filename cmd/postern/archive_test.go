@@ -144,7 +144,7 @@ func TestImportOfRowsThatNothingNames(t *testing.T) {
 	b := setup(t)
 	dir := t.TempDir()
 	cfg, rows := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "orders.csv")
-	const text = "nr,what\n1,order.made\n2,order.made\n"
+	const text = "json,what\n{},order.made\n{},order.made\n"
 	for path, text := range map[string]string{
 		cfg:  "sources: {orders: {provider: hmac, secrets: [{name: a, env: X}], scheme: {header: X-Sig}, events: {type: '{json:what}'}}}",
 		rows: text,
@@ -159,8 +159,8 @@ func TestImportOfRowsThatNothingNames(t *testing.T) {
 	run("event_type=what", rows).want(t, 0, "duplicate  2\n", "")
 	run("event_type=what", "-").want(t, 1, "new        0\n", "give the input a name with --name")
 	run("event_type=what", "-", "--name", "orders.csv").want(t, 0, "duplicate  2\n", "")
-	run("event_type=what,body=nr", rows).want(t, 1, "conflict   2: ", "imported before with another --map")
-	run("event_type=what,body=nr", rows, "--name", "anew").want(t, 0, "new        2\n", "")
+	run("event_type=what,body=json", rows).want(t, 1, "conflict   2: ", "imported before with another --map")
+	run("event_type=what,body=json", rows, "--name", "anew").want(t, 0, "new        2\n", "")
 }
 
 // What the help shows can be done.

@@ -44,8 +44,8 @@ All but postern need --source, and name the events as the gateway would, which f
 --map. Such an event counts as received when it happened, where it says that, else when the file was changed; --received-at sets another time. It is what a
 version may not lie far ahead of, so it is never later than now.
 
-What is no event is reported with its line, copied unchanged to FILE.bad, and makes the exit status 1; the rest is imported. A FILE.bad that holds something
-else is not written over. A conflict under a key that was made from file and row makes the exit status 1 too: the columns were mapped otherwise before.`,
+What is no event (its body cannot be the provider's, or nothing tells its type) is reported with its line, copied unchanged to FILE.bad, and makes the exit
+status 1; the rest is imported. A FILE.bad that holds something else is not written over. A conflict under a key that was made from file and row makes the exit status 1 too: the columns were mapped otherwise before.`,
 		Example: `  postern import events.ndjson.zst --dry-run
   postern import events.ndjson.zst
   stripe events list --limit 100 | postern import - --source stripe

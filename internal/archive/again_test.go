@@ -21,7 +21,13 @@ import (
 // everyDelivery is an import into a source whose events nothing names, and each of whose deliveries is one.
 func (in *instance) everyDelivery(t *testing.T) archive.Importing {
 	t.Helper()
-	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources: {plain: {provider: hmac, secrets: [{name: a, value: abcdefghijklmnopqrstuvwxyz012345}], scheme: {header: X-Sig}, events: {type: '{json:t}', every_delivery: true}}}\n"), os.Getenv)
+	return in.declared(t, "{type: '{json:t}', every_delivery: true}")
+}
+
+// declared is an import into a source whose events are named so.
+func (in *instance) declared(t *testing.T, events string) archive.Importing {
+	t.Helper()
+	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources: {plain: {provider: hmac, secrets: [{name: a, value: abcdefghijklmnopqrstuvwxyz012345}], scheme: {header: X-Sig}, events: "+events+"}}\n"), os.Getenv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +114,7 @@ func TestRowsOfFilesOfOneName(t *testing.T) {
 	in := setup(t)
 	im := in.order()
 	im.Into, im.Map = "hmac", map[string]string{"event_type": "what", "object_id": "nr"}
-	const january, february = "what,nr\norder.made,1\norder.made,2\n", "what,nr\norder.made,3\norder.made,4\n"
+	const january, february = "what,nr,json\norder.made,1,{}\norder.made,2,{}\n", "what,nr,json\norder.made,3,{}\norder.made,4,{}\n"
 	fresh, again := archive.Imported{Read: 2, New: 2}, archive.Imported{Read: 2, Duplicate: 2}
 	for _, c := range []struct {
 		text string
@@ -116,7 +122,7 @@ func TestRowsOfFilesOfOneName(t *testing.T) {
 	}{{january, fresh}, {february, fresh}, {january, again}, {february, again}} {
 		wantDone(t, c.text, im, write(t, "orders.csv", c.text), c.want)
 	}
-	wantDone(t, "grown", im, write(t, "orders.csv", january+"order.made,2\n"), archive.Imported{Read: 3, New: 1, Duplicate: 2})
+	wantDone(t, "grown", im, write(t, "orders.csv", january+"order.made,2,{}\n"), archive.Imported{Read: 3, New: 1, Duplicate: 2})
 	wantDone(t, "another name", im, write(t, "shop2.csv", january), fresh)
 
 	im.Format, im.Stdin = archive.CSV, strings.NewReader(january)
@@ -127,12 +133,12 @@ func TestRowsOfFilesOfOneName(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want archive.Imported
-	}{{january, again}, {"what,nr\norder.made,5\n", archive.Imported{Read: 1, New: 1}}} {
+	}{{january, again}, {"what,nr,json\norder.made,5,{}\n", archive.Imported{Read: 1, New: 1}}} {
 		im.Stdin = strings.NewReader(c.text)
 		wantDone(t, "standard input", im, archive.Stdin, c.want)
 	}
 
-	im.Map = map[string]string{"event_type": "what", "body": "nr"}
+	im.Map = map[string]string{"event_type": "what", "body": "json"}
 	wantDone(t, "another map", im, write(t, "orders.csv", january), archive.Imported{Read: 2, Conflict: 2, MadeConflict: 2})
 }
 

@@ -76,19 +76,9 @@ func (p *plain) complete(e *entry, file string, m *mapped) {
 	d.Header = http.Header{}
 	maps.Copy(d.Header, p.request.Header)
 	maps.Copy(d.Header, m.header)
-	evs, err := p.identify(&d)
-	if err == nil {
-		err = m.over(evs)
-	}
-	if err == nil {
-		err = known(evs)
-	}
+	evs, err := p.read(&d, m)
 	if err != nil {
 		e.err = err
-		return
-	}
-	if m.receivedAt.After(p.now.Add(maxAhead)) {
-		e.err = yetToCome(m.receivedAt)
 		return
 	}
 	e.made = m.made
@@ -96,6 +86,24 @@ func (p *plain) complete(e *entry, file string, m *mapped) {
 	verification = append(appendQuoted(append(verification, `,"file":`...), events.Text(file)), "}}"...)
 	e.delivery = events.Delivery{ReceivedAt: p.receipt(m, evs), Origin: events.OriginImport, Headers: events.AppendHeaders(nil, p.source.Provider.Headers(), &d),
 		Verification: verification, Body: d.Body, Events: evs}
+}
+
+// read are the events of a delivery as the provider and the row name them. An error says why it is none.
+func (p *plain) read(d *provider.Delivery, m *mapped) ([]provider.Event, error) {
+	if m.receivedAt.After(p.now.Add(maxAhead)) {
+		return nil, yetToCome(m.receivedAt)
+	}
+	if err := provider.CheckBody(p.source.Provider, d.Body); err != nil {
+		return nil, err
+	}
+	evs, err := p.identify(d)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.over(evs); err != nil {
+		return nil, err
+	}
+	return evs, p.known(evs, m)
 }
 
 // identify asks the provider; what it cannot cope with is an error of this entry alone.
@@ -108,13 +116,16 @@ func (p *plain) identify(d *provider.Delivery) (evs []provider.Event, err error)
 	return p.source.Provider.Identify(p.source.Config, d)
 }
 
-// known refuses what was kept at the door for its signature alone: here nothing says that it is an event.
-func known(evs []provider.Event) error {
+// known refuses what nothing tells the type of: at the door it is kept for its signature alone, and here nothing says that it is an event. Of a provider
+// without types a name will do.
+func (p *plain) known(evs []provider.Event, m *mapped) error {
 	if len(evs) == 0 {
 		return errors.New("it holds no event")
 	}
-	if e := &evs[0]; e.ContentKey && e.Type == provider.UnknownType {
-		return errors.New("the provider cannot tell what event this is; where a header says so, give it with --header")
+	types := provider.TellsTypes(p.source.Provider)
+	told := func(e provider.Event) bool { return e.Type != provider.UnknownType || !types && !e.ContentKey }
+	if m.values["event_type"] == "" && !slices.ContainsFunc(evs, told) {
+		return errors.New("the provider cannot tell what event this is; where a header says so, give it with --header, and where a column does, map event_type to it")
 	}
 	return nil
 }

@@ -33,6 +33,15 @@ func (p *Provider) Identify(src *provider.Source, d *provider.Delivery) ([]provi
 	return out, nil
 }
 
+// CheckBody wants a body that can be read in one of its forms, with its list of events.
+func (p *Provider) CheckBody(body []byte) error {
+	_, err := p.spec.Events.read(body)
+	return err
+}
+
+// TellsTypes says whether anything names an event's type.
+func (p *Provider) TellsTypes() bool { return len(p.spec.Events.Type) > 0 }
+
 // whole is a delivery whose body names no event: one event, under a content key unless a header names it.
 func (p *Provider) whole(src *provider.Source, d *provider.Delivery, eventType string) ([]provider.Event, error) {
 	r := &reading{spec: &p.spec, src: src, delivery: d}

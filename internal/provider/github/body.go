@@ -19,10 +19,17 @@ func read(body []byte) (*canonical.Value, error) {
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
-		return nil, dead("the body begins like a form and is none: %v; its signature is right, so the sender made it so", err)
+		return nil, dead("the body begins like a form and is none: %v%s", err, provider.SenderMade)
 	}
 	if len(form["payload"]) != 1 {
 		return nil, dead("the body is a form with %d fields named payload instead of one", len(form["payload"]))
 	}
 	return provider.ReadObject([]byte(form.Get("payload")))
+}
+
+// CheckBody wants a body that can be read.
+func (GitHub) CheckBody(body []byte) error {
+	root, err := read(body)
+	root.Release()
+	return err
 }

@@ -44,6 +44,19 @@ func (e event) named(src *provider.Source, body []byte) provider.Event {
 	return out
 }
 
+// CheckBody wants an event: Stripe's API lists other objects in the same way, and some of those have a type too.
+func (Stripe) CheckBody(body []byte) error {
+	e, err := readEvent(body)
+	if err != nil {
+		return err
+	}
+	defer e.root.Release()
+	if object := text(e.root, "object"); object != "" && object != "event" && !e.thin {
+		return fmt.Errorf("the body is a %.40q, not an event", object)
+	}
+	return nil
+}
+
 // fingerprint leaves out pending_webhooks, the count of endpoints still to be told: it differs between two deliveries
 // of one event, and Stripe does not promise the same bytes either.
 func fingerprint(root *canonical.Value) [16]byte {
