@@ -57,7 +57,7 @@ func TestWatching(t *testing.T) {
 			}
 			return err
 		})
-		h.Counts["applied"], h.Counts[replay.Processed] = 1, 1
+		h.Counts["applied"], h.Counts[replay.Processed], h.Counts[replay.Deduplicated] = 1, 1, 1
 		h.Counts["dead"] = c.dead
 		if _, err := h.Advance(t.Context(), 1); err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestWatching(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := <-watched
-		if r.status != c.status || !strings.Contains(r.out, "1 processed, 1 applied") || !strings.Contains(r.errs, c.errs) {
+		if r.status != c.status || !strings.Contains(r.out, "1 processed, 1 applied") || !strings.Contains(r.out, ", 1 of them deduplicated") || !strings.Contains(r.errs, c.errs) {
 			t.Errorf("status %d\n%s\n%s", r.status, r.out, r.errs)
 		}
 	}

@@ -192,6 +192,9 @@ func inWords(job string, counts map[string]int64) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
 		}
 	}
+	if n := counts[replay.Deduplicated]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d of them deduplicated", n))
+	}
 	for _, what := range []string{rebuild.Swapped, rebuild.Grown, rebuild.Emptied} {
 		if n, ok := counts[what]; ok {
 			parts = append(parts, fmt.Sprintf("%d objects %s", n, what))

@@ -66,6 +66,8 @@ type Target struct {
 	Guard func(context.Context, pgx.Tx) error
 	// Wrote is told which objects a committed transaction has written, by several goroutines; nil: nobody is.
 	Wrote func([]*versioning.Object)
+	// Found is told how many events of a committed transaction had a final outcome already, by several goroutines; nil: nobody is.
+	Found func(n int)
 	// passing: it does not wait for a swap.
 	passing bool
 	// Log names the run in what is logged; nil: nobody carries out a run, and the processor's own logger is used.
@@ -78,6 +80,19 @@ func (to *Target) live() bool { return to.Run == events.LiveRun && to.Again == 0
 // passes says whether an event that was read is none of the target's.
 func (to *Target) passes(it *item) bool {
 	return to.Type != "" && it.key.Type != "" && it.key.Type != to.Type
+}
+
+// tellFinal tells how many events of a transaction were settled before by a final outcome.
+func (to *Target) tellFinal(items ...*item) {
+	n := 0
+	for _, it := range items {
+		if it.final {
+			n++
+		}
+	}
+	if n > 0 && to.Found != nil {
+		to.Found(n)
+	}
 }
 
 // errGuarded: the target's guard has refused a transaction.
@@ -253,6 +268,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		return err
 	}
 	p.applied(done)
+	to.tellFinal(done.items...)
 	if to.Wrote != nil {
 		to.Wrote(dirty)
 	}

@@ -37,6 +37,8 @@ type item struct {
 	metAt time.Time
 	// settled: the event has a final outcome, or a failed one that is not due; it is only acknowledged.
 	settled bool
+	// final: it is settled by a final outcome.
+	final bool
 }
 
 // outcome is what will be recorded.

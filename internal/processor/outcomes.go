@@ -34,7 +34,8 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, to Target, items []*i
 	_, err := params.Run(ctx, func(outcome postgres.Row) error {
 		it := byID[outcome.Int64(0)]
 		it.attempts, it.before = int(outcome.Int64(2)), outcome.Text(4)
-		it.settled = to.settles(it, versioning.Status(outcome.Text(1)), outcome.Bool(3))
+		status := versioning.Status(outcome.Text(1))
+		it.settled, it.final = to.settles(it, status, outcome.Bool(3)), !to.unfinished(status)
 		return nil
 	})
 	if err != nil {
@@ -46,11 +47,15 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, to Target, items []*i
 // mostAlone is how often a run tries an event alone that may be what ends the process: it may also have been somebody else who did.
 const mostAlone = 3
 
+// unfinished says whether an outcome may become another.
+func (to Target) unfinished(status versioning.Status) bool {
+	return status == versioning.Failed || status == versioning.Dead && to.Again != 0
+}
+
 // settles says whether nothing is left to do for an item whose stored outcome has a status, and is due only later.
 func (to Target) settles(it *item, status versioning.Status, later bool) bool {
-	unfinished := status == versioning.Failed || status == versioning.Dead && to.Again != 0
 	switch {
-	case !unfinished:
+	case !to.unfinished(status):
 		return true
 	case it.reserved > 0:
 		return it.reserved != it.attempts
@@ -226,8 +231,9 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 
 // reserve commits the next attempt of an event as failed and returns its number; 0 where there is nothing to try.
 func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
+	var it *item
 	err = postgres.InTx(ctx, p.Pool, "reserve attempt", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		it := &item{ev: ev, lock: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)}, reserving: true}
+		it = &item{ev: ev, lock: ev.ID, key: versioning.Key{Source: p.sources.number(ev.Source)}, reserving: true}
 		if err := to.guard(ctx, tx); err != nil {
 			return err
 		}
@@ -254,6 +260,9 @@ func (p *Processor) reserve(ctx context.Context, to Target, ev *stream.Event) (n
 		}
 		return nil
 	})
+	if err == nil {
+		to.tellFinal(it)
+	}
 	return n, err
 }
 

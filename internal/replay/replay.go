@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -195,9 +196,15 @@ func (w *walk) work(ctx context.Context, c *processor.Chunk) (runs.Status, error
 }
 
 func (w *walk) apply(ctx context.Context, c *processor.Chunk) (runs.Status, error) {
-	counts, err := w.Processor.ApplyChunk(ctx, w.to, c, w.alone)
+	var found atomic.Int64
+	to := w.to
+	to.Found = func(n int) { found.Add(int64(n)) }
+	counts, err := w.Processor.ApplyChunk(ctx, to, c, w.alone)
 	if err != nil {
 		return "", err
+	}
+	if n := found.Load(); n > 0 { // they are among those of counts
+		w.hold.Counts[Deduplicated] += n
 	}
 	for status, n := range counts {
 		w.count(string(status), n)
@@ -231,8 +238,11 @@ func (w *walk) publish(ctx context.Context, c *processor.Chunk) (runs.Status, er
 // again is when to publish again after trouble.
 func (w *walk) again() time.Duration { return cmp.Or(w.Again, time.Second) }
 
-// Counts of a run beside those of outcomes: of all its events, and of those it published.
+// Counts of a run beside those of outcomes. Processed is of all its events, and Published of those it published.
 const (
 	Processed = "processed"
 	Published = "published"
+	// Deduplicated is how many of all its events had a final outcome of the run already when they came to be applied, as where a process ended between their
+	// outcomes and the checkpoint: those were passed over.
+	Deduplicated = "deduplicated"
 )

@@ -164,7 +164,7 @@ func TestRetryGoesOnWhereItWas(t *testing.T) {
 	b.flaky(t, "checkpoints", "UPDATE")
 	b.start(t, "last", sim.Provider{}, 7)
 	r := b.until(t, run, done)
-	if int(r.Counts[replay.Processed]) != len(b.ids) || r.Counts["dead"] != 0 || r.Counts["failed"] != 0 {
+	if int(r.Counts[replay.Processed]) != len(b.ids) || r.Counts["dead"] != 0 || r.Counts["failed"] != 0 || r.Counts[replay.Deduplicated] < 20 {
 		t.Errorf("%d events: %v", len(b.ids), r.Counts)
 	}
 	if left := b.rows(t, `SELECT status FROM outcomes WHERE status IN ('dead', 'failed')`); len(left) != 0 {
@@ -185,8 +185,13 @@ func (b *testBundle) keep(t *testing.T, h *runs.Hold, ids []int64) {
 // takes takes the next run of a job for somebody who ends at once.
 func (b *testBundle) takes(t *testing.T, job string) (h *runs.Hold) {
 	t.Helper()
+	return b.takesFor(t, job, 50*time.Millisecond)
+}
+
+func (b *testBundle) takesFor(t *testing.T, job string, lease time.Duration) (h *runs.Hold) {
+	t.Helper()
 	testkit.Eventually(t, time.Minute, func() (err error) {
-		if h, err = runs.Take(t.Context(), b.pool, "ends at once", 50*time.Millisecond, job); err == nil && h == nil {
+		if h, err = runs.Take(t.Context(), b.pool, "ends at once", lease, job); err == nil && h == nil {
 			err = errors.New("still held")
 		}
 		return err

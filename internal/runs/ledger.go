@@ -55,7 +55,7 @@ type Run struct {
 	Cursor int64 `json:"cursor,string"`
 	// Expected is how many events there will be, about; 0: nobody has estimated.
 	Expected int64 `json:"expected"`
-	// Counts are events by what became of them; "processed" is their sum.
+	// Counts are events by what became of them; "processed" is their sum, and "deduplicated" how many of them were found decided by the run already.
 	Counts    map[string]int64 `json:"counts"`
 	MadeAt    events.Instant   `json:"made_at"`
 	StartedAt events.Instant   `json:"started_at"`
