@@ -19,7 +19,10 @@ CROSS JOIN LATERAL (SELECT e.id FROM events e WHERE e.id >= (d.delivery_id >> 20
 
 	ofObjectSQL = `SELECT DISTINCT event_id FROM outcomes WHERE object = $1 AND object <> 0 AND event_id > $2 AND event_id <= $3 ORDER BY event_id LIMIT $4`
 
-	auditedSQL = `SELECT coalesce(max(cursor), 0) FROM checkpoints WHERE job = 'auditor' AND run = 0`
+	// atDoorSQL: what named an object when it came may have been applied to none: it failed, is dead, was ignored, or has no outcome yet.
+	atDoorSQL = `
+SELECT e.id FROM events e JOIN unnest($3::int[], $4::text[], $5::text[], $6::text[]) AS o(source, account, object_type, object_id) USING (source, account, object_type, object_id)
+WHERE e.id > $1 AND e.id <= $2 ORDER BY e.id`
 )
 
 // siblings are the events and all others of their deliveries.
@@ -36,40 +39,40 @@ func siblings(ctx context.Context, pool *pgxpool.Pool, ids []int64) ([]int64, er
 	return slices.Compact(all), nil
 }
 
-// eachOf gives the events of an object up to a bound, some at a time: those that were applied to it, and those that named it at the door and have no outcome yet,
-// which lie above the auditor's checkpoint.
+// eachOf gives the events that were applied to an object, up to a bound, some at a time; also those that retention has dropped.
 func eachOf(ctx context.Context, pool *pgxpool.Pool, o Object, bound int64, do func(ids []int64) error) error {
 	for after := int64(0); ; {
 		ids, err := collect(ctx, pool, ofObjectSQL, o.hash(), after, bound, redactAtOnce)
-		if err != nil {
+		if err != nil || len(ids) == 0 {
 			return err
-		}
-		if len(ids) == 0 {
-			break
 		}
 		if err := do(ids); err != nil {
 			return err
 		}
 		after = ids[len(ids)-1]
 	}
-	var at int64
-	if err := pool.QueryRow(ctx, auditedSQL).Scan(&at); err != nil {
-		return fmt.Errorf("read the auditor's checkpoint: %w", err)
+}
+
+// atDoor are the events of a stretch of the log that named an object of the order when they came.
+func (o *Order) atDoor(ctx context.Context, pool *pgxpool.Pool, after, end int64) ([]int64, error) {
+	if len(o.Objects) == 0 {
+		return nil, nil
 	}
-	f := &events.Filter{Source: o.Source, Account: &o.Account, ObjectType: o.Type, ObjectID: o.ID}
-	for at < bound {
-		ids, end, err := events.Match(ctx, pool, f, at, bound)
-		if err != nil {
-			return err
-		}
-		for some := range slices.Chunk(ids, redactAtOnce) {
-			if err := do(some); err != nil {
-				return err
-			}
-		}
-		at = end
+	var k keys
+	for _, object := range o.Objects {
+		k.add(object)
 	}
-	return nil
+	return collect(ctx, pool, atDoorSQL, after, end, k.sources, k.accounts, k.types, k.ids)
+}
+
+// keys are objects as four arrays, for the database.
+type keys struct {
+	sources              []int32
+	accounts, types, ids []string
+}
+
+func (k *keys) add(o Object) {
+	k.sources, k.accounts, k.types, k.ids = append(k.sources, o.Source), append(k.accounts, o.Account), append(k.types, o.Type), append(k.ids, o.ID)
 }
 
 // Preview is what a redaction would clear, as of now.
@@ -122,24 +125,8 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	if err := add(o.Events); err != nil {
 		return nil, err
 	}
-	for at := int64(0); o.scans() && at < bound; {
-		ids, end, err := events.Match(ctx, pool, o.filter(), at, bound)
-		if err != nil {
-			return nil, err
-		}
-		for some := range slices.Chunk(ids, lookAtOnce) {
-			found, err := o.choose(ctx, pool, some)
-			if err == nil {
-				err = add(found)
-			}
-			if err != nil {
-				return nil, err
-			}
-			l.Looked += int64(len(some))
-		}
-		if at = end; tell != nil {
-			tell(l.Preview)
-		}
+	if err := l.walk(ctx, o, bound); err != nil {
+		return nil, err
 	}
 	if o.scans() {
 		if _, err := o.eachShown(ctx, pool, l.shown); err != nil {
@@ -148,6 +135,38 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	}
 	l.Objects = int64(len(l.objects))
 	return &l.Preview, nil
+}
+
+// walk takes what the log has into the preview.
+func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
+	for at := int64(0); o.walks() && at < bound; {
+		ids, end, err := events.Match(ctx, l.pool, o.filter(), at, bound)
+		if err != nil {
+			return err
+		}
+		found, err := o.atDoor(ctx, l.pool, at, end)
+		if err != nil {
+			return err
+		}
+		for some := range slices.Chunk(ids, lookAtOnce) {
+			hits, err := o.choose(ctx, l.pool, some)
+			if err != nil {
+				return err
+			}
+			found = append(found, hits...)
+			l.Looked += int64(len(some))
+		}
+		slices.Sort(found)
+		for some := range slices.Chunk(slices.Compact(found), lookAtOnce) {
+			if err := l.add(ctx, some); err != nil {
+				return err
+			}
+		}
+		if at = end; l.tell != nil {
+			l.tell(l.Preview)
+		}
+	}
+	return nil
 }
 
 // shown takes objects into the preview.

@@ -31,7 +31,7 @@ func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, do func([]Obj
 		var state, set []byte
 		n := 0
 		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &state, &set}, func() error {
-			if n++; o.All || o.shows(state) || o.setShows(set) {
+			if n++; o.wholly() || o.shows(state) || o.setShows(set) {
 				found = append(found, last)
 			}
 			return nil

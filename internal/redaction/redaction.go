@@ -58,8 +58,14 @@ type Object struct {
 
 func (o Object) hash() int64 { return versioning.ObjectKey(o.Source, o.Account, o.Type, o.ID) }
 
-// scans tells whether the log must be looked through.
-func (o *Order) scans() bool { return len(o.Finds) > 0 || o.All && o.Account != "" }
+// scans tells whether the bodies of the log must be looked through, and what objects show.
+func (o *Order) scans() bool { return len(o.Finds) > 0 || o.wholly() }
+
+// wholly tells whether all of an account goes.
+func (o *Order) wholly() bool { return o.All && o.Account != "" }
+
+// walks tells whether the log must be walked at all.
+func (o *Order) walks() bool { return o.scans() || len(o.Objects) > 0 }
 
 // filter chooses the part of the log to look through.
 func (o *Order) filter() *events.Filter {
@@ -174,10 +180,8 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
-	for ids := range slices.Chunk(w.order.Events, redactAtOnce) {
-		if err := w.redact(ctx, ids, nil, nil); err != nil {
-			return "", err
-		}
+	if err := w.each(ctx, w.order.Events); err != nil {
+		return "", err
 	}
 	if err := w.refused(ctx); err != nil {
 		return "", err
@@ -187,20 +191,25 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 
 // walk looks through the log, from the run's checkpoint to its bound.
 func (w *work) walk(ctx context.Context) (runs.Status, error) {
-	for w.order.scans() && w.hold.Cursor < w.hold.Bound {
+	for w.order.walks() && w.hold.Cursor < w.hold.Bound {
 		ids, end, err := events.Match(ctx, w.Pool, w.order.filter(), w.hold.Cursor, w.hold.Bound)
+		if err != nil {
+			return "", err
+		}
+		found, err := w.order.atDoor(ctx, w.Pool, w.hold.Cursor, end)
+		if err == nil {
+			err = w.each(ctx, found)
+		}
 		if err != nil {
 			return "", err
 		}
 		for some := range slices.Chunk(ids, lookAtOnce) {
 			found, err := w.order.choose(ctx, w.Pool, some)
+			if err == nil {
+				err = w.each(ctx, found)
+			}
 			if err != nil {
 				return "", err
-			}
-			for hits := range slices.Chunk(found, redactAtOnce) {
-				if err := w.redact(ctx, hits, nil, nil); err != nil {
-					return "", err
-				}
 			}
 			w.hold.Counts[CountSeen] += int64(len(some))
 			if status, err := w.hold.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
@@ -214,12 +223,25 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 	return runs.Running, context.Cause(ctx)
 }
 
+// each redacts events, some at a time.
+func (w *work) each(ctx context.Context, ids []int64) error {
+	for some := range slices.Chunk(ids, redactAtOnce) {
+		if err := w.redact(ctx, some, nil, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // smallBody is how large a body may be, in bytes, to be read with others.
 const smallBody = 64 << 10
 
 // choose are the events that have a value the order looks for, or all where it takes all.
 func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (found []int64, err error) {
-	if o.All {
+	switch {
+	case !o.scans():
+		return nil, nil
+	case o.wholly():
 		return ids, nil
 	}
 	recs, err := events.Read(ctx, pool, ids, smallBody)
@@ -306,14 +328,14 @@ func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejecti
 	if err != nil {
 		return err
 	}
-	sources, accounts, types, names := []int32{}, []string{}, []string{}, []string{}
+	k := keys{[]int32{}, []string{}, []string{}, []string{}}
 	for _, o := range objects {
 		locks = append(locks, o.hash())
-		sources, accounts, types, names = append(sources, o.Source), append(accounts, o.Account), append(types, o.Type), append(names, o.ID)
+		k.add(o)
 	}
 	var events, rows, conflicts, refused int64
 	err = postgres.InTx(ctx, w.Pool, "redact", redactWithin, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), sources, accounts, types, names, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+		return tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
 	})
 	if err != nil {
 		return err
