@@ -136,6 +136,57 @@ $$;
 
 ALTER FUNCTION postern.raise_floor() OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.redact_conflicts(p_run bigint, p_conflicts bigint[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $$
+DECLARE
+  cleared bigint;
+BEGIN
+  PERFORM FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR SHARE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'redact conflicts: run % is no redaction that is under way', p_run USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  UPDATE event_conflicts SET body = '', headers = '{}' WHERE id = ANY(p_conflicts) AND (body <> '' OR headers <> '{}');
+  GET DIAGNOSTICS cleared = ROW_COUNT;
+  UPDATE redactions SET conflicts = conflicts + cleared, updated_at = clock_now() WHERE run = p_run;
+  RETURN cleared;
+END
+$$;
+
+ALTER FUNCTION postern.redact_conflicts(p_run bigint, p_conflicts bigint[]) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.redact_copies(p_run bigint, p_table text, p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_read timestamp with time zone[]) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'postern', 'pg_temp'
+    AS $_$
+DECLARE
+  now_at timestamptz := clock_now();
+  up_to bigint;
+  cleared bigint;
+BEGIN
+  SELECT r.bound INTO up_to FROM runs r WHERE r.run = p_run AND r.job = 'redact' AND r.status = 'running' FOR SHARE;
+  IF up_to IS NULL OR p_table IS NULL OR p_table NOT IN ('bases', 'staged') THEN
+    RAISE EXCEPTION 'redact copies: run % is no redaction that is under way and has its bound, or % is no table of copies', p_run, p_table USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  -- The locks of applying, in the order of redact_events.
+  PERFORM pg_advisory_xact_lock_shared(1886352244, s) FROM (SELECT DISTINCT s FROM unnest(p_sources) AS s ORDER BY 1) s;
+  PERFORM pg_advisory_xact_lock(l) FROM (SELECT l FROM unnest(p_locks) AS l UNION SELECT l # 6364136223846793005 FROM unnest(p_locks) AS l ORDER BY 1) l;
+  LOCK TABLE staged IN SHARE ROW EXCLUSIVE MODE;
+  EXECUTE format($f$
+    UPDATE %I o SET tie_set = '[]', overflow = false, ambiguous = false, look_after = 0, state = NULL, repaired = false, state_hash = null_hash(o.deleted),
+      exact_hash = null_hash(o.deleted), revision = o.revision + 1, updated_at = greatest($1, o.updated_at + interval '1 microsecond')
+    FROM unnest($2, $3, $4, $5, $6) AS t(source, account, object_type, object_id, read_at)
+    WHERE o.source = t.source AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id AND o.updated_at = t.read_at
+      AND o.last_event_id <= $7 AND o.version_at > -9223372036854775808 AND (o.state IS NOT NULL OR o.tie_set <> '[]')$f$, p_table)
+  USING now_at, p_sources, p_accounts, p_types, p_ids, p_read, up_to;
+  GET DIAGNOSTICS cleared = ROW_COUNT;
+  RETURN cleared;
+END
+$_$;
+
+ALTER FUNCTION postern.redact_copies(p_run bigint, p_table text, p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_read timestamp with time zone[]) OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'postern', 'pg_temp'
@@ -966,6 +1017,12 @@ REVOKE ALL ON FUNCTION postern.raise_floor() FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.raise_floor() TO postern_processor;
 GRANT ALL ON FUNCTION postern.raise_floor() TO postern_operator;
 
+REVOKE ALL ON FUNCTION postern.redact_conflicts(p_run bigint, p_conflicts bigint[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION postern.redact_conflicts(p_run bigint, p_conflicts bigint[]) TO postern_processor;
+
+REVOKE ALL ON FUNCTION postern.redact_copies(p_run bigint, p_table text, p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_read timestamp with time zone[]) FROM PUBLIC;
+GRANT ALL ON FUNCTION postern.redact_copies(p_run bigint, p_table text, p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_read timestamp with time zone[]) TO postern_processor;
+
 REVOKE ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) TO postern_processor;
 
@@ -1000,6 +1057,14 @@ GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
 
 GRANT SELECT,INSERT ON TABLE postern.event_conflicts TO postern_gateway;
 GRANT SELECT ON TABLE postern.event_conflicts TO postern_operator;
+
+GRANT SELECT(id) ON TABLE postern.event_conflicts TO postern_processor;
+
+GRANT SELECT(source) ON TABLE postern.event_conflicts TO postern_processor;
+
+GRANT SELECT(account) ON TABLE postern.event_conflicts TO postern_processor;
+
+GRANT SELECT(body) ON TABLE postern.event_conflicts TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.event_keys TO postern_gateway;
 GRANT SELECT ON TABLE postern.event_keys TO postern_processor;

@@ -29,6 +29,24 @@ func (p *Processor) Locks(ctx context.Context, ids []int64) ([]int64, error) {
 	return locks, nil
 }
 
+// Telling are those events of the log that tell a state which is looked for, as it would enter a table of objects.
+func (p *Processor) Telling(ctx context.Context, ids []int64, lookedFor func(state []byte) bool) (found []int64, err error) {
+	recs, err := p.records(ctx, ids, smallBody)
+	if err != nil {
+		return nil, err
+	}
+	for i := range recs {
+		one := []stream.Event{p.sourceEvent(&recs[i])}
+		if err := p.fetchBodies(ctx, one); err != nil {
+			return nil, err
+		}
+		if it := p.read(p.Logger, &one[0]); it.outcome == nil && lookedFor(it.input.State.JSON) {
+			found = append(found, it.ev.ID)
+		}
+	}
+	return found, nil
+}
+
 // LockObjects takes the locks that applying events of objects to the mirror takes, until the transaction ends.
 func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
 	items := make([]*item, len(keys))

@@ -3,6 +3,7 @@ package redaction
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -128,8 +129,11 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	if err := l.walk(ctx, o, bound); err != nil {
 		return nil, err
 	}
-	if o.scans() {
-		if _, err := o.eachShown(ctx, pool, l.shown); err != nil {
+	for _, table := range tables() {
+		if !o.scans() {
+			break
+		}
+		if _, err := o.eachShown(ctx, pool, table, math.MaxInt64, l.shown); err != nil {
 			return nil, err
 		}
 	}
@@ -170,7 +174,7 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 }
 
 // shown takes objects into the preview.
-func (l *look) shown(found []Object) (runs.Status, error) {
+func (l *look) shown(found []row) (runs.Status, error) {
 	for _, o := range found {
 		l.objects[o.hash()] = true
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,30 +15,49 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
+// The tables that have rows of objects: the mirror, what is kept of dropped days, and what a rebuild has made so far.
+const (
+	mirror = "objects"
+	bases  = "bases"
+	staged = "staged"
+)
+
+func tables() []string { return []string{mirror, bases, staged} }
+
 // objectsSQL is a page of the objects of a source, or of one of its accounts, that show something.
 const objectsSQL = `
-SELECT o.account, o.object_type, o.object_id, o.state, o.tie_set FROM objects o
+SELECT o.account, o.object_type, o.object_id, o.updated_at, o.state, o.tie_set FROM objects o
 WHERE o.source = $1 AND ($2::text IS NULL OR o.account = $2) AND (o.account, o.object_type, o.object_id) > ($3, $4, $5) AND (o.state IS NOT NULL OR o.tie_set <> '[]')
+  AND o.last_event_id <= $6 AND o.version_at > -9223372036854775808
 ORDER BY o.account, o.object_type, o.object_id LIMIT 50`
 
-// eachShown gives the objects that show what an order looks for, some at a time: retention may have dropped the events that made them.
-func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, do func([]Object) (runs.Status, error)) (runs.Status, error) {
-	last := Object{Source: o.Source}
+// in is a statement about the mirror, for another table.
+func in(table, sql string) string { return strings.ReplaceAll(sql, " objects o", " "+table+" o") }
+
+// row is an object as a table had it.
+type row struct {
+	Object
+	readAt time.Time
+}
+
+// eachShown gives the objects that a table shows what an order looks for of, up to a bound, some at a time: retention may have dropped the events that made them.
+func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, table string, bound int64, do func([]row) (runs.Status, error)) (runs.Status, error) {
+	last := row{Object: Object{Source: o.Source}}
 	for {
-		rows, err := pool.Query(ctx, objectsSQL, o.Source, events.Optional(o.Account), last.Account, last.Type, last.ID)
+		rows, err := pool.Query(ctx, in(table, objectsSQL), o.Source, events.Optional(o.Account), last.Account, last.Type, last.ID, bound)
 		if err != nil {
-			return "", fmt.Errorf("look through objects: %w", err)
+			return "", fmt.Errorf("look through %s: %w", table, err)
 		}
-		var found []Object
+		var found []row
 		var state, set []byte
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &state, &set}, func() error {
+		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &last.readAt, &state, &set}, func() error {
 			if n++; o.wholly() || o.shows(state) || o.setShows(set) {
 				found = append(found, last)
 			}
 			return nil
 		}); err != nil {
-			return "", fmt.Errorf("look through objects: %w", err)
+			return "", fmt.Errorf("look through %s: %w", table, err)
 		}
 		if n == 0 {
 			return runs.Running, nil
@@ -68,19 +89,51 @@ func (o *Order) setShows(set []byte) bool {
 	return false
 }
 
-// shown redacts the rows of objects that show what is looked for though no event of the log does any more.
+// shown redacts the rows of objects that show what is looked for though no event of the log does any more. A base or what is staged may show it while the mirror
+// has gone on, whose row then stays.
 func (w *work) shown(ctx context.Context) (runs.Status, error) {
 	if !w.order.scans() {
 		return runs.Running, nil
 	}
-	return w.order.eachShown(ctx, w.Pool, func(found []Object) (runs.Status, error) {
-		if len(found) > 0 {
-			if err := w.redact(ctx, nil, found, nil); err != nil {
-				return "", err
+	for _, table := range tables() {
+		for missed := true; missed; {
+			missed = false
+			status, err := w.order.eachShown(ctx, w.Pool, table, w.hold.Bound, func(found []row) (runs.Status, error) {
+				n, err := w.cover(ctx, table, found)
+				if err != nil {
+					return "", err
+				}
+				missed = missed || n < len(found)
+				return w.hold.Advance(ctx, w.hold.Cursor)
+			})
+			if err != nil || status != runs.Running {
+				return status, err
 			}
 		}
-		return w.hold.Advance(ctx, w.hold.Cursor)
-	})
+	}
+	return runs.Running, nil
+}
+
+const copiesSQL = `SELECT redact_copies($1, $2, $3, $4, $5, $6, $7, $8)`
+
+// cover clears rows of a table, and tells how many; of those that were written meanwhile, not all.
+func (w *work) cover(ctx context.Context, table string, found []row) (n int, err error) {
+	if len(found) == 0 {
+		return 0, nil
+	}
+	objects, locks, k := make([]Object, len(found)), make([]int64, len(found)), keys{}
+	read := make([]time.Time, len(found))
+	for i := range found {
+		objects[i], locks[i], read[i] = found[i].Object, found[i].hash(), found[i].readAt
+		k.add(found[i].Object)
+	}
+	if table == mirror {
+		return len(found), w.redact(ctx, nil, objects, nil)
+	}
+	if err := w.Pool.QueryRow(ctx, copiesSQL, w.hold.Run.Run, table, locks, k.sources, k.accounts, k.types, k.ids, read).Scan(&n); err != nil {
+		return 0, fmt.Errorf("redact rows of %s: %w", table, err)
+	}
+	return n, nil
 }
 
 // request clears the event that asked for all this, where that was among what was chosen. It goes last: of a run that fails or is cancelled a person must be able to read what was asked for.

@@ -4,7 +4,6 @@ package redaction
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -141,7 +140,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		}
 	}
 	w := &work{Runner: r, order: &order, hold: h}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.request, w.again, w.feeds} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.request, w.covered, w.again, w.feeds} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -183,7 +182,7 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 	if err := w.each(ctx, w.order.Events); err != nil {
 		return "", err
 	}
-	if err := w.refused(ctx); err != nil {
+	if err := errors.Join(w.refused(ctx), w.differing(ctx)); err != nil {
 		return "", err
 	}
 	return w.hold.Advance(ctx, begun)
@@ -268,39 +267,6 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (fo
 	return found, nil
 }
 
-const rejectionsSQL = `SELECT id, body FROM rejections WHERE source = $1 AND id > $2 ORDER BY id LIMIT 50`
-
-// refused removes refused deliveries that have a value the order looks for: nobody proved who sent them, but the value may be true.
-func (w *work) refused(ctx context.Context) error {
-	for after := int64(0); len(w.order.Finds) > 0; {
-		rows, err := w.Pool.Query(ctx, rejectionsSQL, w.order.Source, after)
-		if err != nil {
-			return fmt.Errorf("look through rejections: %w", err)
-		}
-		var found []int64
-		var id int64
-		var body []byte
-		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&id, &body}, func() error {
-			if n++; matches(w.order.Finds, body) {
-				found = append(found, id)
-			}
-			return nil
-		}); err != nil {
-			return fmt.Errorf("look through rejections: %w", err)
-		}
-		if len(found) > 0 {
-			if err := w.redact(ctx, nil, nil, found); err != nil {
-				return err
-			}
-		}
-		if after = id; n == 0 {
-			return nil
-		}
-	}
-	return nil
-}
-
 const (
 	redactSQL = `SELECT cleared_events, cleared_objects, cleared_conflicts, cleared_rejections FROM redact_events($1, $2, $3, $4, $5, $6, $7, $8)`
 
@@ -352,60 +318,6 @@ func notNil(ids []int64) []int64 {
 		return []int64{}
 	}
 	return ids
-}
-
-const (
-	doneSQL = `SELECT event FROM redacted WHERE run = $1 AND event > $2 ORDER BY event LIMIT $3`
-
-	// beside are events of the very version of a row that was cleared, which tell what may still be told.
-	besideSQL = `
-SELECT DISTINCT c.event_id FROM (SELECT DISTINCT o.source, o.account, o.object_type, o.object_id, o.object FROM outcomes o WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0) k
-JOIN objects b USING (source, account, object_type, object_id)
-JOIN outcomes c ON c.object = k.object AND c.object <> 0 AND c.status IN ('applied', 'unchanged', 'ambiguous')
-  AND c.version = version_json(b.version_final, b.version_at, b.version_seen, b.version_rank)
-WHERE b.tie_set = '[]' AND b.version_at > -9223372036854775808 AND NOT EXISTS (SELECT FROM redacted r WHERE r.event = c.event_id)`
-)
-
-const openSQL = `SELECT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL)`
-
-// beside joins events into the bases, and into what an open rebuild has staged, which may both be past them in the log.
-func (w *work) beside(ctx context.Context, ids []int64) error {
-	if err := w.Processor.Join(ctx, versioning.Bases, ids); err != nil {
-		return err
-	}
-	var open bool
-	if err := w.Pool.QueryRow(ctx, openSQL).Scan(&open); err != nil {
-		return fmt.Errorf("look for open rebuilds: %w", err)
-	}
-	if !open {
-		return nil
-	}
-	return w.Processor.Join(ctx, versioning.Staged, ids)
-}
-
-// again applies those events once more that shared their version with a redacted one: the rows that were cleared held what they said, too. The mirror comes last, since its row
-// tells that there is something left to do.
-func (w *work) again(ctx context.Context) (runs.Status, error) {
-	for after := int64(0); ; {
-		done, err := collect(ctx, w.Pool, doneSQL, w.hold.Run.Run, after, lookAtOnce)
-		if err != nil || len(done) == 0 {
-			return cmp.Or(w.hold.Status, runs.Running), err
-		}
-		after = done[len(done)-1]
-		ids, err := collect(ctx, w.Pool, besideSQL, done)
-		if err != nil {
-			return "", err
-		}
-		if len(ids) == 0 {
-			continue
-		}
-		if err := w.beside(ctx, ids); err != nil {
-			return "", err
-		}
-		if _, err := w.Processor.ApplyStored(ctx, processor.Target{Run: w.hold.Run.Run}, ids, false); err != nil {
-			return "", err
-		}
-	}
 }
 
 func collect(ctx context.Context, db querier, sql string, args ...any) ([]int64, error) {

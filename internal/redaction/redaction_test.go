@@ -33,6 +33,7 @@ func world(t *testing.T, b *testBundle) (ids []int64) {
 	b.apply(t, 0, whole...)
 	waits := b.store(t, "late", body("late", 1, email), "waits")
 	b.store(t, "hers", body("hers", 99, email+".twice"), "k1") // a conflict
+	b.store(t, "other", body("other", 99, email), "k3")        // a conflict with an event that is not hers
 	b.exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes) VALUES ($1, 'wrong_signature', '', '', now(), '{}', $2, 1), ($1, 'r', '', '', now(), '{}', $3, 1),
 		($1, 'r', '', '', now(), '{}', 'nothing of hers', 1)`, b.source, body("hers", 0, email), body("new", 77, email))
 	b.exec(t, `INSERT INTO bases SELECT * FROM objects WHERE object_id <> 'hers'`) // whose base must come
@@ -76,7 +77,7 @@ func TestNothingIsLeft(t *testing.T) {
 	if b.state(t, "hers") != "nothing" || b.state(t, "tied") != "tied@else.org" || b.state(t, "other") != "somebody@else.org" {
 		t.Errorf("hers %s, tied %s", b.state(t, "hers"), b.state(t, "tied"))
 	}
-	if h.Counts[redaction.CountEvents] != int64(len(ids)) || h.Counts[redaction.CountConflicts] != 1 || h.Counts[redaction.CountRejections] != 2 {
+	if h.Counts[redaction.CountEvents] != int64(len(ids)) || h.Counts[redaction.CountConflicts] != 2 || h.Counts[redaction.CountRejections] != 2 {
 		t.Errorf("%v, want %d events", h.Counts, len(ids))
 	}
 	audit := b.rows(t, `SELECT who || ', ' || reason || ', ' || events || ', ' || (ended_at IS NOT NULL) || ', ' || (asked ? 'finds') FROM redactions`)
@@ -235,9 +236,10 @@ func TestNobodyElseClears(t *testing.T) {
 	b.exec(t, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`, ids[0])
 	for role, statements := range map[string][]string{
 		"operator": {"UPDATE events SET body = NULL, headers = '{}'", "INSERT INTO redacted VALUES (1, 1, now())", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "DELETE FROM redactions",
-			"SELECT end_redaction(1)", "SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL"},
+			"SELECT end_redaction(1)", "SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL", "SELECT redact_conflicts(1, '{1}')", "SELECT redact_copies(1, 'bases', '{}', '{}', '{}', '{}', '{}', '{}')"},
 		"processor": {"UPDATE events SET body = NULL, headers = '{}'", "INSERT INTO redacted VALUES (1, 1, now())", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "UPDATE redactions SET who = 'x'",
-			"SELECT * FROM rejections", "SELECT end_redaction(1)", "SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL"},
+			"SELECT * FROM rejections", "SELECT * FROM event_conflicts", "UPDATE event_conflicts SET body = ''", "SELECT end_redaction(1)", "SELECT redact_conflicts(1, '{1}')",
+			"SELECT redact_copies(1, 'bases', '{}', '{}', '{}', '{}', '{}', '{}')", "SET session_replication_role = replica", "ALTER TABLE events DISABLE TRIGGER ALL"},
 		"gateway": {"UPDATE events SET body = NULL", "SELECT redact_events(1, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", "SELECT * FROM redactions"},
 		// The first event is audited: it may be cleared, and only that.
 		"maintenance": {"UPDATE events SET body = NULL, headers = '{}'", fmt.Sprintf("UPDATE events SET body = 'other' WHERE id = %d", ids[0]),

@@ -1,0 +1,71 @@
+package redaction
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+const (
+	rejectionsSQL = `SELECT id, body FROM rejections WHERE id > $1 AND source = $2 ORDER BY id LIMIT 50`
+
+	conflictsSQL = `SELECT id, body FROM event_conflicts WHERE id > $1 AND source = $2 AND ($3::text IS NULL OR account = $3) AND body <> '' ORDER BY id LIMIT 50`
+
+	redactConflictsSQL = `SELECT redact_conflicts($1, $2)`
+)
+
+// refused removes refused deliveries that have a value the order looks for: nobody proved who sent them, but the value may be true.
+func (w *work) refused(ctx context.Context) error {
+	if len(w.order.Finds) == 0 {
+		return nil
+	}
+	return w.kept(ctx, "rejections", rejectionsSQL, []any{w.order.Source}, func(found []int64) error { return w.redact(ctx, nil, nil, found) })
+}
+
+// differing clears deliveries that came under the key of an event with other content, and have what the order looks for: the event itself may not have it.
+func (w *work) differing(ctx context.Context) error {
+	if !w.order.scans() {
+		return nil
+	}
+	return w.kept(ctx, "conflicts", conflictsSQL, []any{w.order.Source, events.Optional(w.order.Account)}, func(found []int64) error {
+		var n int64
+		if err := w.Pool.QueryRow(ctx, redactConflictsSQL, w.hold.Run.Run, found).Scan(&n); err != nil {
+			return fmt.Errorf("redact conflicts: %w", err)
+		}
+		w.hold.Counts[CountConflicts] += n
+		return nil
+	})
+}
+
+// kept looks through deliveries that are kept beside the log, a page at a time, for those that the order takes.
+func (w *work) kept(ctx context.Context, what, sql string, of []any, clear func(found []int64) error) error {
+	for after := int64(0); ; {
+		rows, err := w.Pool.Query(ctx, sql, append([]any{after}, of...)...)
+		if err != nil {
+			return fmt.Errorf("look through %s: %w", what, err)
+		}
+		var found []int64
+		var id int64
+		var body []byte
+		n := 0
+		if _, err := pgx.ForEachRow(rows, []any{&id, &body}, func() error {
+			if n++; w.order.wholly() || matches(w.order.Finds, body) {
+				found = append(found, id)
+			}
+			return nil
+		}); err != nil {
+			return fmt.Errorf("look through %s: %w", what, err)
+		}
+		if n == 0 {
+			return nil
+		}
+		if after = id; len(found) > 0 {
+			if err := clear(found); err != nil {
+				return err
+			}
+		}
+	}
+}

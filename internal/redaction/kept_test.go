@@ -1,0 +1,198 @@
+package redaction_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// atState is the order that forgets an address where a state has it, in all that objects show.
+func (b *testBundle) atState(t *testing.T, address string) redaction.Order {
+	t.Helper()
+	f, err := redaction.NewFind("$.customer.email", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return redaction.Order{Source: b.source, Finds: []redaction.Find{f}}
+}
+
+// dropped takes events out of the log, as retention does.
+func (b *testBundle) dropped(t *testing.T, ids ...int64) {
+	t.Helper()
+	for _, part := range b.rows(t, `SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'events'::regclass`) {
+		b.exec(t, `ALTER TABLE `+part+` DISABLE TRIGGER USER`)
+		b.exec(t, `DELETE FROM `+part+` WHERE id = ANY($1)`, ids)
+		b.exec(t, `ALTER TABLE `+part+` ENABLE TRIGGER USER`)
+	}
+}
+
+// A delivery that was kept for having other content than its event is looked into by itself; the event stays.
+func TestConflictsByValue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "hers", 1, "before@else.org") // k1
+	b.event(t, "other", 1, "somebody@else.org")
+	b.store(t, "hers", body("hers", 1, email), "k1")
+	b.store(t, "other", body("other", 1, "changed@else.org"), "k2")
+	h := b.do(t, b.byEmail(t, email))
+	if left := b.holding(t, "lovelace"); len(left) > 0 {
+		t.Errorf("left in %v", left)
+	}
+	if h.Counts[redaction.CountConflicts] != 1 || h.Counts[redaction.CountEvents] != 0 || b.rows(t, `SELECT conflicts::text FROM redactions`)[0] != "1" {
+		t.Errorf("%v", h.Counts)
+	}
+	if b.state(t, "hers") != "before@else.org" || b.rows(t, `SELECT count(*)::text FROM event_conflicts WHERE body <> ''`)[0] != "1" {
+		t.Errorf("hers %s", b.state(t, "hers"))
+	}
+}
+
+// Of an account that goes wholly the conflicts go as well, also those of events that retention has dropped.
+func TestConflictsOfAnAccount(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.event(t, "hers", 1, "before@else.org")
+	b.store(t, "hers", body("hers", 1, email), "k1")
+	b.exec(t, `UPDATE event_conflicts SET account = 'shop'`)
+	b.event(t, "other", 1, "somebody@else.org")
+	b.store(t, "other", body("other", 1, "changed@else.org"), "k2")
+	b.dropped(t, id)
+	b.do(t, redaction.Order{Source: b.source, Account: "shop", All: true})
+	if left := b.rows(t, `SELECT account FROM event_conflicts WHERE body <> ''`); len(left) != 1 || left[0] != "" {
+		t.Errorf("left of accounts %q", left)
+	}
+}
+
+// A base, or what a rebuild has staged, may show what the mirror does not any more: it is cleared there, and the mirror keeps what it has. So it is when the
+// row is written between reading and clearing.
+func TestCopiesByValue(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at) VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`, b.source)
+	old := b.event(t, "hers", 1, email)
+	b.event(t, "other", 1, "somebody@else.org")
+	b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+	b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
+	b.event(t, "hers", 2, "new@else.org")
+	b.dropped(t, old)
+	b.exec(t, `CREATE SEQUENCE tries; GRANT USAGE ON tries TO PUBLIC`)
+	b.exec(t, `CREATE FUNCTION meanwhile() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('postern.tries') = 1 THEN RETURN NULL; END IF; RETURN NEW; END $$`)
+	b.exec(t, `CREATE TRIGGER meanwhile BEFORE UPDATE ON bases FOR EACH ROW EXECUTE FUNCTION meanwhile()`)
+	order := b.atState(t, email)
+	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Objects != 1 || look.Events != 0 {
+		t.Errorf("%+v, %v", look, err)
+	}
+	b.do(t, order)
+	if left := b.holding(t, "lovelace"); len(left) > 0 {
+		t.Errorf("left in %v", left)
+	}
+	if b.rows(t, `SELECT last_value::text FROM tries`)[0] != "2" {
+		t.Error("the row was not written meanwhile")
+	}
+	for _, table := range []string{"bases", "staged"} {
+		got := b.rows(t, `SELECT object_id || ' ' || coalesce(state->'customer'->>'email', 'nothing') FROM `+table+` ORDER BY 1`)
+		if diff := cmp.Diff([]string{"hers nothing", "other somebody@else.org"}, got); diff != "" {
+			t.Errorf("%s: %s", table, diff)
+		}
+	}
+	if b.state(t, "hers") != "new@else.org" {
+		t.Errorf("the mirror shows %s", b.state(t, "hers"))
+	}
+	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() WHERE job = 'rebuild'`)
+	b.rebuilt(t, 900)
+}
+
+// A row that is not as it was read, or is newer than the run, is not cleared; nor is any without a run, or in another table.
+func TestCopiesAsTheyWereRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.event(t, "hers", 1, email)
+	b.event(t, "later", 1, email)
+	b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+	b.ask(t, redaction.Order{})
+	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const call = `SELECT redact_copies($1, $2, '{}', array_agg(o.source), array_agg(o.account), array_agg(o.object_type), array_agg(o.object_id), array_agg(o.updated_at - $3::interval)) FROM bases o`
+	copies := func(run int64, table string, ago time.Duration) (n int, err error) {
+		err = b.pool.QueryRow(t.Context(), call, run, table, ago).Scan(&n)
+		return n, err
+	}
+	if _, err := copies(h.Run.Run, "bases", 0); err == nil {
+		t.Error("without a bound")
+	}
+	if err := h.Freeze(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	for run, table := range map[int64]string{h.Run.Run: "objects", h.Run.Run + 1: "bases"} {
+		if _, err := copies(run, table, 0); err == nil {
+			t.Errorf("run %d, table %s", run, table)
+		}
+	}
+	if n, err := copies(h.Run.Run, "bases", time.Microsecond); err != nil || n != 0 {
+		t.Errorf("of rows that are not as they were read it clears %d, %v", n, err)
+	}
+	if n, err := copies(h.Run.Run, "bases", 0); err != nil || n != 1 || b.rows(t, `SELECT object_id FROM bases WHERE state IS NULL`)[0] != "hers" {
+		t.Errorf("it clears %d, %v", n, err)
+	}
+}
+
+// A row that is cleared for what it shows keeps what others of its version say that are still in the log: the mirror is what a rebuild makes. So it is when the
+// process ends after the row was cleared.
+func TestOthersOfAVersionThatShows(t *testing.T) {
+	t.Parallel()
+	for _, crash := range []bool{false, true} {
+		b := setup(t)
+		old := b.event(t, "tied", 1, email)
+		b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
+		b.event(t, "tied", 1, "zz@else.org")
+		b.dropped(t, old)
+		order := b.atState(t, email)
+		b.ask(t, order)
+		if crash {
+			b.exec(t, `CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.run <> 0 THEN RAISE EXCEPTION 'crash'; END IF; RETURN NEW; END $$`)
+			b.exec(t, `CREATE TRIGGER crash BEFORE INSERT ON outcomes FOR EACH ROW EXECUTE FUNCTION crash()`)
+			h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err == nil || b.state(t, "tied") != "nothing" {
+				t.Fatal(err, b.state(t, "tied"))
+			}
+			b.exec(t, `DROP TRIGGER crash ON outcomes`)
+			b.exec(t, `UPDATE checkpoints SET leased_until = now() - interval '1 s' WHERE job = 'redact'`)
+		}
+		h := b.carry(t)
+		if left := b.holding(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountEvents] != 0 {
+			t.Errorf("left in %v, %v", left, h.Counts)
+		}
+		if b.state(t, "tied") != "zz@else.org" {
+			t.Errorf("live it is %s", b.state(t, "tied"))
+		}
+		b.rebuilt(t, 900)
+	}
+}
+
+// An event that tells what its object shows goes too, though its body has the value at another path.
+func TestEventsOfWhatShows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "tied", 1, "zz@else.org")
+	b.event(t, "tied", 1, email)
+	b.event(t, "hers", 1, email)
+	if h := b.do(t, b.atState(t, email)); h.Counts[redaction.CountEvents] != 2 {
+		t.Errorf("%v", h.Counts)
+	}
+	if left := b.holding(t, "lovelace"); len(left) > 0 {
+		t.Errorf("left in %v", left)
+	}
+	if b.state(t, "tied") != "zz@else.org" || b.state(t, "hers") != "nothing" {
+		t.Errorf("tied %s, hers %s", b.state(t, "tied"), b.state(t, "hers"))
+	}
+	b.rebuilt(t, 900)
+}
