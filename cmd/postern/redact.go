@@ -133,6 +133,9 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	if request != nil {
 		lines = append(lines, fmt.Sprintf("%s of source %s, account %s, received %s, due %s", request.Type, request.Source, request.Account, request.ReceivedAt, request.Due))
 	}
+	if p.Requests > 0 {
+		lines = append(lines, fmt.Sprintf("%s of the sender that nobody has answered would go too, and stays until it is: see postern redact pending.", counted(int(p.Requests), "request")))
+	}
 	if p.Events+p.Dropped+p.Objects == 0 {
 		return strings.Join(append(lines, "No events are chosen."), "\n")
 	}
@@ -201,6 +204,9 @@ func redactionCounts(counts map[string]int64) string {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s cleared", n, what))
 		}
+	}
+	if n := counts[redaction.CountRequests]; n > 0 {
+		parts = append(parts, counted(int(n), "request")+" left to be answered")
 	}
 	if n := counts[redaction.CountSeen]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d looked at", n))

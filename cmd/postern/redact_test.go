@@ -104,6 +104,8 @@ func TestRedactRequests(t *testing.T) {
 		t.Errorf("pending\n%s", pending)
 	}
 	b.run(t, "redact", "--from-event", fmt.Sprint(foreign), "--reason", "r", "--yes").want(t, 2, "", "cannot be read")
+	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--preview").want(t, 0, "1 request of the sender that nobody has answered would go too", "")
+	b.run(t, "redact", "--source", "shop", "--path", "$.customer.id", "--value", "4", "--reason", "r", "--yes").want(t, 0, "0 redacted, 0 objects cleared, 1 request left to be answered", "")
 	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "r", "--yes").want(t, 2, "customers/data_request of source shop", "then give --told")
 	b.run(t, "redact", "--from-event", fmt.Sprint(tell), "--reason", "told by letter", "--told", "--yes").want(t, 0, "0 redacted", "")
 	b.run(t, "redact", "--from-event", fmt.Sprint(redact), "--reason", "asked for", "--yes").want(t, 0, "3 redacted", "")

@@ -86,6 +86,8 @@ type Preview struct {
 	Dropped int64 `json:"dropped"`
 	// Shared: some deliveries carry more events than were asked for, and go whole.
 	Shared bool `json:"shared"`
+	// Requests are senders' requests that were found and nobody has answered: they are left until then, and go with their own answer.
+	Requests int64 `json:"requests"`
 	// From and To are the times that the first and last id carry.
 	From events.Instant `json:"from"`
 	To   events.Instant `json:"to"`
@@ -104,6 +106,8 @@ type look struct {
 	seen    map[int64]bool
 	objects map[int64]bool
 	tell    func(Preview)
+	others  *others
+	own     int64
 }
 
 // Look says what an order would clear, without clearing anything. tell, if not nil, hears now and then how far it is.
@@ -115,15 +119,18 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	if err != nil {
 		return nil, err
 	}
-	l := &look{pool: pool, seen: map[int64]bool{}, objects: map[int64]bool{}, tell: tell}
-	add := func(ids []int64) error { return l.add(ctx, ids) }
+	l := &look{pool: pool, seen: map[int64]bool{}, objects: map[int64]bool{}, tell: tell, own: o.RequestedBy}
+	if l.others, err = requestsOfOthers(ctx, pool); err != nil {
+		return nil, err
+	}
+	add := func(ids []int64) error { return l.found(ctx, ids) }
 	for _, object := range o.Objects {
 		l.objects[object.hash()] = true
 		if err := eachOf(ctx, pool, object, bound, add); err != nil {
 			return nil, err
 		}
 	}
-	if err := add(o.Events); err != nil {
+	if err := l.add(ctx, o.Events); err != nil {
 		return nil, err
 	}
 	if err := l.walk(ctx, o, bound); err != nil {
@@ -162,7 +169,7 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 		}
 		slices.Sort(found)
 		for some := range slices.Chunk(slices.Compact(found), lookAtOnce) {
-			if err := l.add(ctx, some); err != nil {
+			if err := l.found(ctx, some); err != nil {
 				return err
 			}
 		}
@@ -179,6 +186,16 @@ func (l *look) shown(found []row) (runs.Status, error) {
 		l.objects[o.hash()] = true
 	}
 	return runs.Running, nil
+}
+
+// found takes events that were found into the preview, without requests that are left.
+func (l *look) found(ctx context.Context, ids []int64) error {
+	ids, left, err := l.others.spare(ctx, l.pool, ids, l.own)
+	if err != nil {
+		return err
+	}
+	l.Requests += left
+	return l.add(ctx, ids)
 }
 
 // add takes events into the preview, each once.

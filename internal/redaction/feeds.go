@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -23,7 +24,19 @@ func (w *work) feeds(ctx context.Context) (runs.Status, error) {
 	if w.Conn == nil {
 		return runs.Running, nil
 	}
-	events := func(ctx context.Context, ids []int64) ([]int64, error) { return collect(ctx, w.Pool, goneSQL, ids) }
+	own, err := w.asked(ctx) // it is cleared after this
+	if err != nil {
+		return "", err
+	}
+	events := func(ctx context.Context, ids []int64) ([]int64, error) {
+		gone, err := collect(ctx, w.Pool, goneSQL, ids)
+		for _, id := range without(own, gone) {
+			if slices.Contains(ids, id) {
+				gone = append(gone, id)
+			}
+		}
+		return gone, err
+	}
 	for name, change := range map[string]func(context.Context, []byte) (bool, error){stream.EventsStream: nil, stream.ReplaysStream: nil, stream.ChangesStream: w.outdated} {
 		n, err := w.Conn.Forget(ctx, name, stream.Forgotten{Events: events, Change: change})
 		w.hold.Counts[CountMessages] += n

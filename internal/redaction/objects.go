@@ -3,7 +3,6 @@ package redaction
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -134,19 +133,4 @@ func (w *work) cover(ctx context.Context, table string, found []row) (n int, err
 		return 0, fmt.Errorf("redact rows of %s: %w", table, err)
 	}
 	return n, nil
-}
-
-// request clears the event that asked for all this, where that was among what was chosen. It goes last: of a run that fails or is cancelled a person must be able to read what was asked for.
-func (w *work) request(ctx context.Context) (runs.Status, error) {
-	asked := []int64{w.order.RequestedBy}
-	if !slices.Contains(w.order.Events, asked[0]) {
-		if asked[0] == 0 || !w.order.scans() {
-			return runs.Running, nil
-		}
-		var err error
-		if asked, err = w.order.choose(ctx, w.Pool, asked); err != nil {
-			return "", err
-		}
-	}
-	return runs.Running, w.clear(ctx, asked, nil, nil)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -172,5 +173,118 @@ func TestRequestIsClearedLast(t *testing.T) {
 	s.tick(t)
 	if asked := s.asked(t); len(asked) != 1 {
 		t.Errorf("what a person has cancelled is asked for again: %v", asked)
+	}
+}
+
+// One request leaves the others as they are, found by value or with all of their shop: each is read and cleared with its own answer.
+func TestRequestsOfOthersStay(t *testing.T) {
+	t.Parallel()
+	for _, wholly := range []bool{false, true} {
+		s := setupShops(t)
+		s.deliver(t, events.OriginWebhook, "orders/create", `{"id": 8, "email": "`+email+`"}`)
+		first := s.deliver(t, events.OriginWebhook, "customers/redact", hers)
+		second := s.deliver(t, events.OriginWebhook, "customers/redact", strings.Replace(hers, "[8]", "[9]", 1))
+		tell := s.deliver(t, events.OriginWebhook, "customers/data_request", `{"shop_domain": "x.myshopify.com", "customer": {"id": 7, "email": "`+email+`"}, "orders_requested": []}`)
+		old := s.deliver(t, events.OriginWebhook, "customers/redact", strings.Replace(hers, "[8]", "[10]", 1))
+		s.exec(t, `INSERT INTO redactions (run, who, reason, asked, requested_by, events, objects, conflicts, rejections, began_at, updated_at, ended_at) VALUES (99, '', '', '{}', $1, 0, 0, 0, 0, now(), now(), now())`, old)
+		order, _, err := redaction.FromRequest(t.Context(), s.operator, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wholly {
+			order.Finds, order.Objects, order.All = nil, nil, true
+		}
+		if look, err := redaction.Look(t.Context(), s.operator, order, nil); err != nil || look.Events != 3 || look.Requests != 2 {
+			t.Errorf("%+v, %v", look, err)
+		}
+		if h := s.do(t, *order); h.Counts[redaction.CountEvents] != 3 || h.Counts[redaction.CountRequests] != 2 {
+			t.Errorf("%v", h.Counts)
+		}
+		pending, err := redaction.Pending(t.Context(), s.operator, time.Now().Add(-time.Hour))
+		if err != nil || len(pending) != 2 || pending[0].Event != second || pending[1].Event != tell || pending[0].Problem+pending[1].Problem != "" {
+			t.Errorf("%+v, %v", pending, err)
+		}
+		if order, _, err = redaction.FromRequest(t.Context(), s.operator, second); err != nil {
+			t.Fatal(err)
+		}
+		s.do(t, *order)
+		if left := s.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL`); len(left) != 1 || left[0] != fmt.Sprint(tell) {
+			t.Errorf("bodies are left of %v, want that of the request to be told %d", left, tell)
+		}
+	}
+}
+
+// A request that is named is cleared, answered or not.
+func TestRequestThatIsNamed(t *testing.T) {
+	t.Parallel()
+	s := setupShops(t)
+	id := s.deliver(t, events.OriginWebhook, "customers/redact", hers)
+	if h := s.do(t, redaction.Order{Events: []int64{id}}); h.Counts[redaction.CountEvents] != 1 || len(s.holding(t, "lovelace")) > 0 {
+		t.Errorf("%v, left in %v", h.Counts, s.holding(t, "lovelace"))
+	}
+}
+
+// Whoever cancels a run at its very end can still read what was asked for: the request is cleared as the audit ends, and not before.
+func TestRequestIsClearedAsTheAuditEnds(t *testing.T) {
+	t.Parallel()
+	s, f := setupShops(t), newFeeds(t)
+	if err := f.conn.EnsureReplays(t.Context(), stream.DefaultLimits); err != nil {
+		t.Fatal(err)
+	}
+	s.deliver(t, events.OriginWebhook, "orders/create", `{"id": 8, "email": "`+email+`"}`)
+	id := s.deliver(t, events.OriginWebhook, "customers/redact", hers)
+	f.event(t, id, hers)
+	s.tick(t)
+	h, err := runs.Take(t.Context(), s.pool, "test", time.Minute, redaction.Job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	r := &redaction.Runner{Pool: s.pool, Processor: s.proc, Conn: f.conn}
+	s.exec(t, `CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not yet'; END $$`)
+	s.exec(t, `CREATE TRIGGER never BEFORE UPDATE ON redactions FOR EACH ROW WHEN (NEW.ended_at IS NOT NULL) EXECUTE FUNCTION never()`)
+	if _, err := r.Carry(t.Context(), h, testkit.Logger(t)); err == nil || !strings.Contains(err.Error(), "not yet") {
+		t.Fatal(err)
+	}
+	if held := f.held(t, stream.EventsStream); len(held) > 0 {
+		t.Errorf("the stream holds %v", held)
+	}
+	if left := s.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL`); len(left) != 1 || left[0] != fmt.Sprint(id) {
+		t.Errorf("bodies are left of %v, want that of the request %d", left, id)
+	}
+	pending, err := redaction.Pending(t.Context(), s.operator, time.Now().Add(-time.Hour))
+	if err != nil || len(pending) != 1 || pending[0].Problem != "" {
+		t.Errorf("%+v, %v", pending, err)
+	}
+	s.exec(t, `DROP TRIGGER never ON redactions`)
+	if status, err := r.Carry(t.Context(), h, testkit.Logger(t)); err != nil || status != runs.Running {
+		t.Fatal(status, err)
+	}
+	if left := s.holding(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountEvents] != 2 {
+		t.Errorf("left in %v, %v", left, h.Counts)
+	}
+}
+
+// What answers a request that it also finds by an object clears it, with all of its delivery, at the end; what others of its version said stays.
+func TestAnswerThatFindsItsRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "hers", 1, email)
+	other := b.event(t, "tied", 5, "tied@else.org")
+	ids := b.store(t, "tied", body("tied", 5, email), "one", "two")
+	b.apply(t, 0, ids...)
+	if h := b.do(t, redaction.Order{RequestedBy: other, Events: ids, Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}); h.Counts[redaction.CountEvents] != 3 || b.state(t, "tied") != "tied@else.org" {
+		t.Errorf("%v, tied %s", h.Counts, b.state(t, "tied"))
+	}
+	again := b.store(t, "tied", body("tied", 5, email), "three", "four")
+	b.apply(t, 0, again...)
+	if h := b.do(t, func() redaction.Order { o := b.byEmail(t, email); o.RequestedBy = again[0]; return o }()); h.Counts[redaction.CountEvents] != 2 || b.state(t, "tied") != "tied@else.org" {
+		t.Errorf("%v, tied %s", h.Counts, b.state(t, "tied"))
+	}
+	if left := b.holding(t, "lovelace"); len(left) > 0 {
+		t.Errorf("left in %v", left)
+	}
+	last := b.store(t, "tied", body("tied", 5, email), "five")[0] // without an outcome
+	if h := b.do(t, redaction.Order{RequestedBy: last, Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "tied"}}}); h.Counts[redaction.CountEvents] != 2 || len(b.holding(t, "lovelace")) > 0 {
+		t.Errorf("%v, left in %v", h.Counts, b.holding(t, "lovelace"))
 	}
 }

@@ -105,6 +105,7 @@ const (
 	CountRejections = "rejections"
 	CountSeen       = "looked_at"
 	CountMessages   = "messages"
+	CountRequests   = "requests_left"
 )
 
 // How many events are redacted in one transaction, and looked at between two checkpoints.
@@ -140,16 +141,13 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		}
 	}
 	w := &work{Runner: r, order: &order, hold: h}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.request, w.covered, w.again, w.feeds} {
+	if err := w.prepare(ctx); err != nil {
+		return "", err
+	}
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.covered, w.again, w.feeds, w.finish} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
-	}
-	if status, err := h.Advance(ctx, h.Cursor); err != nil || status != runs.Running { // a person may have stopped it
-		return status, err
-	}
-	if _, err := r.Pool.Exec(ctx, endSQL, h.Run.Run); err != nil {
-		return "", fmt.Errorf("end the audit of run %d: %w", h.Run.Run, err)
 	}
 	log.Info("redacted", "events", h.Counts[CountEvents], "objects", h.Counts[CountObjects])
 	return runs.Running, nil
@@ -160,6 +158,20 @@ type work struct {
 	*Runner
 	order *Order
 	hold  *runs.Hold
+	// own is the delivery that asked for it; the requests of others are left alone.
+	own    []int64
+	others *others
+}
+
+// prepare reads which requests there may be.
+func (w *work) prepare(ctx context.Context) (err error) {
+	if w.order.RequestedBy != 0 {
+		if w.own, err = siblings(ctx, w.Pool, []int64{w.order.RequestedBy}); err != nil {
+			return err
+		}
+	}
+	w.others, err = requestsOfOthers(ctx, w.Pool)
+	return err
 }
 
 // named redacts what is named: events, objects with their events, refused deliveries that have a value.
@@ -171,7 +183,7 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 		return "", err
 	}
 	for _, o := range w.order.Objects {
-		err := eachOf(ctx, w.Pool, o, w.hold.Bound, func(ids []int64) error { return w.redact(ctx, ids, nil, nil) })
+		err := eachOf(ctx, w.Pool, o, w.hold.Bound, func(ids []int64) error { return w.each(ctx, ids) })
 		if err == nil {
 			err = w.redact(ctx, nil, []Object{o}, nil)
 		}
@@ -179,8 +191,10 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
-	if err := w.each(ctx, w.order.Events); err != nil {
-		return "", err
+	for some := range slices.Chunk(w.order.Events, redactAtOnce) {
+		if err := w.redact(ctx, some, nil, nil); err != nil {
+			return "", err
+		}
 	}
 	if err := errors.Join(w.refused(ctx), w.differing(ctx)); err != nil {
 		return "", err
@@ -222,8 +236,13 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 	return runs.Running, context.Cause(ctx)
 }
 
-// each redacts events, some at a time.
+// each redacts events that were found, some at a time.
 func (w *work) each(ctx context.Context, ids []int64) error {
+	ids, spared, err := w.others.spare(ctx, w.Pool, ids, w.order.RequestedBy)
+	if err != nil {
+		return err
+	}
+	w.hold.Counts[CountRequests] += spared
 	for some := range slices.Chunk(ids, redactAtOnce) {
 		if err := w.redact(ctx, some, nil, nil); err != nil {
 			return err
@@ -276,16 +295,13 @@ const (
 // redactWithin bounds one transaction.
 const redactWithin = 30 * time.Second
 
-// redact clears all but the event that asked for it, which goes last.
+// redact clears all but the delivery that asked for it, which goes last.
 func (w *work) redact(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
-	if asked := w.order.RequestedBy; slices.Contains(ids, asked) {
-		ids = slices.DeleteFunc(slices.Clone(ids), func(id int64) bool { return id == asked })
-	}
-	return w.clear(ctx, ids, objects, rejections)
+	return w.clear(ctx, without(ids, w.own), objects, rejections, func(_ context.Context, _ pgx.Tx, redact func() error) error { return redact() })
 }
 
-// clear clears events, rows of objects and rejections in one transaction, under the locks that applying takes.
-func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejections []int64) error {
+// clear clears events, rows of objects and rejections in one transaction, under the locks that applying takes, with what else is to be done in that.
+func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejections []int64, with func(ctx context.Context, tx pgx.Tx, redact func() error) error) error {
 	ids, err := siblings(ctx, w.Pool, ids)
 	if err != nil {
 		return err
@@ -301,7 +317,9 @@ func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejecti
 	}
 	var events, rows, conflicts, refused int64
 	err = postgres.InTx(ctx, w.Pool, "redact", redactWithin, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+		return with(ctx, tx, func() error {
+			return tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+		})
 	})
 	if err != nil {
 		return err
