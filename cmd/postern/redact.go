@@ -43,7 +43,7 @@ dead space in the files of the database and of the streams until it is used agai
 	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")
 	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much it is and end")
 	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and end")
-	cmd.Flags().BoolVar(&r.told, "told", false, "with --from-event: the person has been told what is stored; redact nothing and mark the request as answered")
+	cmd.Flags().BoolVar(&r.told, "told", false, "with --from-event: the person has been told what is stored; mark the request as answered and clear it, and nothing else")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		values := filterValues(cmd, admin.RedactParams)
 		if err := readValue(cmd.InOrStdin(), values); err != nil {
@@ -95,7 +95,7 @@ func (r *redacting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 		if !r.told {
 			return usagef("event %d asks to be told what is stored, not to have it cleared: tell the person (see postern events list with the object, and postern objects show), then give --told", request.Event)
 		}
-		order, question = admin.Told(request.Event), "Mark the request as answered?"
+		order, question = admin.Told(request.Event), "Mark the request as answered, and clear it for good?"
 	} else if r.told {
 		return usagef("--told goes with --from-event of a request to be told")
 	}

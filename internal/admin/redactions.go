@@ -124,7 +124,7 @@ func Redactions(ctx context.Context, pool *pgxpool.Pool, values url.Values) (eve
 	return redaction.List(ctx, pool, q.text("cursor"), limit)
 }
 
-// Told is an order that marks a request as answered, without redacting anything.
+// Told is an order that marks a request as answered and clears it, and nothing else: it names the person, and what else redacts that person leaves it as long as it is not answered.
 func Told(request int64) *redaction.Order {
-	return &redaction.Order{RequestedBy: request, Words: map[string]string{"answered": strconv.FormatInt(request, 10)}}
+	return &redaction.Order{RequestedBy: request, Events: []int64{request}, Words: map[string]string{"answered": strconv.FormatInt(request, 10)}}
 }
