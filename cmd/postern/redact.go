@@ -136,6 +136,10 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	if p.Requests > 0 {
 		lines = append(lines, fmt.Sprintf("%s of the sender that nobody has answered would go too, and stays until it is: see postern redact pending.", counted(int(p.Requests), "request")))
 	}
+	if p.Unread > 0 {
+		lines = append(lines, fmt.Sprintf("%s looked at cannot be read as JSON or a form, as event %d: there was looked for the value as it stands, which finds none that is written otherwise.",
+			counted(int(p.Unread), "event"), p.FirstUnread))
+	}
 	if p.Events+p.Dropped+p.Objects == 0 {
 		return strings.Join(append(lines, "No events are chosen."), "\n")
 	}
@@ -207,6 +211,9 @@ func redactionCounts(counts map[string]int64) string {
 	}
 	if n := counts[redaction.CountRequests]; n > 0 {
 		parts = append(parts, counted(int(n), "request")+" left to be answered")
+	}
+	if n := counts[redaction.CountUnread]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d could not be read", n))
 	}
 	if n := counts[redaction.CountSeen]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d looked at", n))

@@ -70,7 +70,7 @@ func (w *work) asked(ctx context.Context) ([]int64, error) {
 		return nil, nil
 	}
 	first, last := w.own[0], w.own[len(w.own)-1]
-	found, err := w.order.choose(ctx, w.Pool, w.own)
+	found, _, err := w.order.choose(ctx, w.Pool, w.own)
 	if err != nil {
 		return nil, err
 	}

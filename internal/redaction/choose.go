@@ -88,6 +88,9 @@ type Preview struct {
 	Shared bool `json:"shared"`
 	// Requests are senders' requests that were found and nobody has answered: they are left until then, and go with their own answer.
 	Requests int64 `json:"requests"`
+	// Unread are events whose body is neither JSON nor a form: only for the value as it stands was looked there. FirstUnread is one of them.
+	Unread      int64 `json:"unread"`
+	FirstUnread int64 `json:"first_unread,string,omitempty"`
 	// From and To are the times that the first and last id carry.
 	From events.Instant `json:"from"`
 	To   events.Instant `json:"to"`
@@ -160,10 +163,11 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 			return err
 		}
 		for some := range slices.Chunk(ids, lookAtOnce) {
-			hits, err := o.choose(ctx, l.pool, some)
+			hits, unread, err := o.choose(ctx, l.pool, some)
 			if err != nil {
 				return err
 			}
+			l.blind(unread)
 			found = append(found, hits...)
 			l.Looked += int64(len(some))
 		}
@@ -186,6 +190,14 @@ func (l *look) shown(found []row) (runs.Status, error) {
 		l.objects[o.hash()] = true
 	}
 	return runs.Running, nil
+}
+
+// blind takes events that cannot be read into the preview.
+func (l *look) blind(ids []int64) {
+	if l.Unread == 0 && len(ids) > 0 {
+		l.FirstUnread = ids[0]
+	}
+	l.Unread += int64(len(ids))
 }
 
 // found takes events that were found into the preview, without requests that are left.

@@ -21,6 +21,8 @@ type Find struct {
 	// Salt and Digest stand for the value, without regard to case and to space around it.
 	Salt   []byte `json:"salt"`
 	Digest []byte `json:"digest"`
+	// Length is that of the value as it is compared, in bytes, for bodies that no path leads through; 0: too short to be told from other things there.
+	Length int `json:"length,omitempty"`
 
 	steps []string
 }
@@ -31,16 +33,21 @@ func NewFind(path, value string) (Find, error) {
 	if strings.TrimSpace(value) == "" {
 		return f, fmt.Errorf("%w: an empty value would choose what has nothing there", events.ErrInvalid)
 	}
-	f.Digest = f.digest(value)
+	if f.Digest = f.digest(value); len(compared(value)) >= shortest {
+		f.Length = len(compared(value))
+	}
 	return f, f.read()
 }
 
 func (f *Find) digest(value string) []byte {
 	h := sha256.New()
 	h.Write(f.Salt)
-	h.Write([]byte(strings.ToLower(strings.TrimSpace(value))))
+	h.Write([]byte(compared(value)))
 	return h.Sum(nil)
 }
+
+// compared is a value without regard to case and to space around it.
+func compared(value string) string { return strings.ToLower(strings.TrimSpace(value)) }
 
 // any is the step to each element of a list, or member of an object.
 const anyStep = "*"
@@ -87,7 +94,21 @@ func (f *Find) in(body *canonical.Value, form url.Values) bool {
 			return true
 		}
 	}
+	for _, v := range form[f.steps[0]] {
+		if f.within(v, f.steps[1:]) {
+			return true
+		}
+	}
 	return false
+}
+
+// within goes into a text that is JSON itself.
+func (f *Find) within(text string, steps []string) bool {
+	if len(steps) == 0 {
+		return false
+	}
+	root, err := canonical.Parse([]byte(text))
+	return err == nil && (root.Kind() == canonical.Object || root.Kind() == canonical.Array) && f.below(root, steps)
 }
 
 func (f *Find) below(v *canonical.Value, steps []string) bool {
@@ -105,6 +126,9 @@ func (f *Find) below(v *canonical.Value, steps []string) bool {
 				return true
 			}
 		}
+	case canonical.String:
+		text, ok := v.Text()
+		return ok && f.within(text, steps)
 	case canonical.Array:
 		n, err := strconv.Atoi(step)
 		for i, element := range v.Elements() {
@@ -129,25 +153,4 @@ func scalar(v *canonical.Value) (string, bool) {
 		return string(v.Raw()), true
 	}
 	return "", false
-}
-
-// matches tells whether a body has any of some values at their paths.
-func matches(finds []Find, body []byte) bool {
-	if len(finds) == 0 {
-		return false
-	}
-	root, err := canonical.Parse(body)
-	var form url.Values
-	if err != nil {
-		if form, err = url.ParseQuery(string(body)); err != nil {
-			return false
-		}
-		root = nil
-	}
-	for i := range finds {
-		if finds[i].in(root, form) {
-			return true
-		}
-	}
-	return false
 }

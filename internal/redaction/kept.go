@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 const (
@@ -22,15 +23,16 @@ func (w *work) refused(ctx context.Context) error {
 	if len(w.order.Finds) == 0 {
 		return nil
 	}
-	return w.kept(ctx, "rejections", rejectionsSQL, []any{w.order.Source}, func(found []int64) error { return w.redact(ctx, nil, nil, found) })
+	return w.kept(ctx, CountRejections, rejectionsSQL, []any{w.order.Source}, func(found []int64) error { return w.redact(ctx, nil, nil, found) })
 }
 
-// differing clears deliveries that came under the key of an event with other content, and have what the order looks for: the event itself may not have it.
-func (w *work) differing(ctx context.Context) error {
+// differing clears deliveries that came under the key of an event with other content, and have what the order looks for: the event itself may not have it. Those of
+// redacted events are cleared by then.
+func (w *work) differing(ctx context.Context) (runs.Status, error) {
 	if !w.order.scans() {
-		return nil
+		return runs.Running, nil
 	}
-	return w.kept(ctx, "conflicts", conflictsSQL, []any{w.order.Source, events.Optional(w.order.Account)}, func(found []int64) error {
+	return runs.Running, w.kept(ctx, CountConflicts, conflictsSQL, []any{w.order.Source, events.Optional(w.order.Account)}, func(found []int64) error {
 		var n int64
 		if err := w.Pool.QueryRow(ctx, redactConflictsSQL, w.hold.Run.Run, found).Scan(&n); err != nil {
 			return fmt.Errorf("redact conflicts: %w", err)
@@ -52,8 +54,12 @@ func (w *work) kept(ctx context.Context, what, sql string, of []any, clear func(
 		var body []byte
 		n := 0
 		if _, err := pgx.ForEachRow(rows, []any{&id, &body}, func() error {
-			if n++; w.order.wholly() || matches(w.order.Finds, body) {
+			n++
+			hit, unread := search(w.order.Finds, body)
+			if hit || w.order.wholly() {
 				found = append(found, id)
+			} else if unread && what == CountConflicts { // of what was refused, much is nobody's
+				w.hold.Counts[CountUnread]++
 			}
 			return nil
 		}); err != nil {

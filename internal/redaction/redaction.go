@@ -106,6 +106,7 @@ const (
 	CountSeen       = "looked_at"
 	CountMessages   = "messages"
 	CountRequests   = "requests_left"
+	CountUnread     = "unread"
 )
 
 // How many events are redacted in one transaction, and looked at between two checkpoints.
@@ -144,7 +145,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := w.prepare(ctx); err != nil {
 		return "", err
 	}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.shown, w.covered, w.again, w.feeds, w.finish} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.differing, w.shown, w.covered, w.again, w.feeds, w.finish} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -196,7 +197,7 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
-	if err := errors.Join(w.refused(ctx), w.differing(ctx)); err != nil {
+	if err := w.refused(ctx); err != nil {
 		return "", err
 	}
 	return w.hold.Advance(ctx, begun)
@@ -217,13 +218,14 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 		for some := range slices.Chunk(ids, lookAtOnce) {
-			found, err := w.order.choose(ctx, w.Pool, some)
+			found, unread, err := w.order.choose(ctx, w.Pool, some)
 			if err == nil {
 				err = w.each(ctx, found)
 			}
 			if err != nil {
 				return "", err
 			}
+			w.hold.Counts[CountUnread] += int64(len(unread))
 			w.hold.Counts[CountSeen] += int64(len(some))
 			if status, err := w.hold.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
 				return status, err
@@ -254,36 +256,43 @@ func (w *work) each(ctx context.Context, ids []int64) error {
 // smallBody is how large a body may be, in bytes, to be read with others.
 const smallBody = 64 << 10
 
-// choose are the events that have a value the order looks for, or all where it takes all.
-func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (found []int64, err error) {
+// choose are the events that have a value the order looks for, or all where it takes all; unread are those that it could not tell of.
+func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (found, unread []int64, err error) {
 	switch {
 	case !o.scans():
-		return nil, nil
+		return nil, nil, nil
 	case o.wholly():
-		return ids, nil
+		return ids, nil, nil
 	}
 	recs, err := events.Read(ctx, pool, ids, smallBody)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i := range recs {
 		body := recs[i].Body
 		if recs[i].BodyLeftOut {
 			whole, err := events.Read(ctx, pool, []int64{recs[i].ID}, events.AnyBody)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if len(whole) == 0 {
 				continue
 			}
 			body = whole[0].Body
 		}
-		if !recs[i].Redacted && matches(o.Finds, body) {
+		if recs[i].Redacted {
+			continue
+		}
+		switch hit, blind := search(o.Finds, body); {
+		case hit:
 			found = append(found, recs[i].ID)
+		case blind:
+			unread = append(unread, recs[i].ID)
 		}
 	}
 	slices.Sort(found)
-	return found, nil
+	slices.Sort(unread)
+	return found, unread, nil
 }
 
 const (
