@@ -217,7 +217,11 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 		if err != nil {
 			return "", err
 		}
-		for some := range slices.Chunk(ids, lookAtOnce) {
+		atOnce := lookAtOnce
+		if !w.order.scans() { // no body is read
+			atOnce = max(len(ids), atOnce)
+		}
+		for some := range slices.Chunk(ids, atOnce) {
 			found, unread, err := w.order.choose(ctx, w.Pool, some)
 			if err == nil {
 				err = w.each(ctx, found)
