@@ -141,7 +141,7 @@ type Retention struct {
 	// the youngest event in them is as old. Nothing that is unfinished is dropped, and the mirror does not change.
 	Bodies int `yaml:"bodies" default:"0" validate:"gte=0,lte=36500"`
 	// Keys is the age of the keys that tell duplicates; not younger than bodies. A duplicate that comes later than that is a new event, so
-	// leave it 0 unless the table's size matters.
+	// leave it 0 unless the table's size matters. The keys of redacted events stay.
 	Keys int `yaml:"keys" default:"0" validate:"gte=0,lte=36500"`
 	// Outcomes is the age of what became of events; not younger than bodies.
 	Outcomes int `yaml:"outcomes" default:"0" validate:"gte=0,lte=36500"`

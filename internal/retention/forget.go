@@ -65,8 +65,11 @@ func (w *work) forgetRuns(ctx context.Context) error {
 const (
 	blocksSQL = `SELECT pg_relation_size('event_keys') / current_setting('block_size')::bigint`
 
-	// forgetKeysSQL reads a stretch of the table: no index tells the age of a key, and one would cost every append.
-	forgetKeysSQL = `DELETE FROM event_keys WHERE ctid >= format('(%s,0)', $1::bigint)::tid AND ctid < format('(%s,0)', $2::bigint)::tid AND id < $3`
+	// forgetKeysSQL reads a stretch of the table: no index tells the age of a key, and one would cost every append. A redacted event's key stays for good: the same
+	// delivery again, or an export of before, would be a new event, and bring back what was cleared.
+	forgetKeysSQL = `
+DELETE FROM event_keys k WHERE k.ctid >= format('(%s,0)', $1::bigint)::tid AND k.ctid < format('(%s,0)', $2::bigint)::tid AND k.id < $3
+  AND NOT EXISTS (SELECT FROM redacted r WHERE r.event = k.id)`
 )
 
 func (w *work) forgetKeys(ctx context.Context, below int64) error {

@@ -2,6 +2,7 @@ package retention_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -141,4 +144,40 @@ func TestExportFromBeforeARedaction(t *testing.T) {
 	}
 	b.lacks(t, bodies)
 	b.remakes(t, 1000)
+}
+
+// The key of a redacted event outlives the age of keys: without it the same delivery would be a new event, and the mirror would show again what was redacted.
+func TestKeysOfRedactedEventsStay(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 24, 4, 15)
+	id := b.newest(t, 0)[0]
+	var key, body, object string
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT event_id, convert_from(body, 'UTF8'), object_id FROM events WHERE id = $1`, id).Scan(&key, &body, &object); err != nil {
+		t.Fatal(err)
+	}
+	b.redact(t, id)
+	policy := retention.Policy{Bodies: 1, Keys: 1}
+	order, err := retention.Now(t.Context(), b.operator, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	preview, err := retention.Preview(t.Context(), b.operator, order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := b.rows(t, `SELECT id::text FROM event_keys ORDER BY id`)
+	b.do(t, policy)
+	left := b.rows(t, `SELECT id::text FROM event_keys ORDER BY id`)
+	if left[0] != fmt.Sprint(id) || len(left) != 1+len(b.rows(t, `SELECT id::text FROM events`)) {
+		t.Errorf("of event %d and those that are still stored the keys were to stay: %d of %d did, the first of %s", id, len(left), len(keys), left[0])
+	}
+	if gone := int64(len(keys) - len(left)); preview.Forget[retention.CountKeys] != gone {
+		t.Errorf("%v were to go, and %d keys went", preview.Forget, gone)
+	}
+	d := events.Delivery{Source: b.source, ReceivedAt: b.now, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body),
+		Events: []provider.Event{{Key: key, Type: "thing", ObjectType: "thing", ObjectID: object, Fingerprint: provider.BodyFingerprint([]byte(body))}}}
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{d})
+	if err != nil || !receipts[0][0].Duplicate || receipts[0][0].ID != id {
+		t.Fatalf("the same delivery again: %+v, %v", receipts, err)
+	}
 }

@@ -102,7 +102,7 @@ func (o *Order) goes(p *Partition) string {
 }
 
 const (
-	countKeysSQL       = `SELECT count(*) FROM event_keys WHERE id < $1`
+	countKeysSQL       = `SELECT count(*) FROM event_keys k WHERE k.id < $1 AND NOT EXISTS (SELECT FROM redacted r WHERE r.event = k.id)`
 	countOutcomesSQL   = `SELECT count(*) FROM outcomes WHERE event_id < $1`
 	countConflictsSQL  = `SELECT count(*) FROM event_conflicts WHERE received_at < $1 AND event < $2`
 	countRejectionsSQL = `SELECT count(*) FROM rejections WHERE received_at < $1`
