@@ -21,6 +21,14 @@ const (
 // erasureWithin is Shopify's term, from the receipt on.
 const erasureWithin = 30 * 24 * time.Hour
 
+// ofOthers are members that a topic's bodies never have, and those of another have. Neither may a customer's delivery, sent again under another topic, clear the shop, nor a
+// question for data clear the customer.
+var ofOthers = map[string][]string{
+	shopRedact:      {"customer", "orders_to_redact", "orders_requested", "data_request"},
+	customersRedact: {"orders_requested", "data_request"},
+	dataRequest:     {"orders_to_redact"},
+}
+
 // ErasureTypes are Shopify's three compliance topics.
 func (Shopify) ErasureTypes() []string { return []string{dataRequest, customersRedact, shopRedact} }
 
@@ -32,6 +40,11 @@ func (Shopify) Erasure(e *provider.Stored) (*provider.Erasure, error) {
 	}
 	if shop := shopName(textOf(root, "shop_domain")); shop != e.Account {
 		return nil, dead("the body is about the shop %.100q, and the delivery came for %.100q: the header is not signed, so neither is believed", shop, e.Account)
+	}
+	for name := range root.Members() {
+		if slices.Contains(ofOthers[e.Type], name) {
+			return nil, dead("the body has %s, so it is not of the type %s: that is not signed, so neither is believed", name, e.Type)
+		}
 	}
 	w := erasing{&provider.Erasure{Kind: provider.EraseRedact, Within: erasureWithin, Account: e.Account}}
 	switch e.Type {
