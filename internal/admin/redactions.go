@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,7 +16,7 @@ import (
 )
 
 var (
-	// RedactParams choose what is redacted, in one of three ways: an event, an object, or a value at a path of a source's bodies.
+	// RedactParams choose what is redacted, in one way: an event, an object, a value at a path of a source's bodies, or what a sender asks for.
 	RedactParams = []Param{sourceParam, accountParam,
 		{"event", "our id of the event, or the provider's key; it goes with all of its delivery"},
 		{"object_type", "type of the object"},
@@ -30,47 +31,67 @@ var (
 	RedactionParams = []Param{limitParam, cursorParam}
 )
 
-// PlanRedaction reads RedactParams; the request is that of from_event, else nil. Errors: events.ErrInvalid, events.ErrNotFound, *events.SeveralError.
+// redactWays are the ways to choose, and what says something beside each; a reason always does.
+var redactWays = map[string][]string{
+	"event":      {"source", "answers"},
+	"object":     {"source", "account", "object_type", "answers"},
+	"path":       {"source", "account", "value", "answers"},
+	"from_event": {},
+}
+
+// redactWay is the one way that is given. What would say nothing beside it is refused, since whoever gave it took it for a limit.
+func (q *query) redactWay() (way string) {
+	for name := range redactWays {
+		switch {
+		case !q.values.Has(name):
+		case way != "":
+			q.fail("say what in one way, not by %s and by %s", min(way, name), max(way, name))
+		default:
+			way = name
+		}
+	}
+	if way == "" {
+		q.fail("say what: an event, an object with its object_type and source, a path with its value and source, or from_event")
+		return ""
+	}
+	for _, p := range RedactParams {
+		if q.values.Has(p.Name) && p.Name != way && p.Name != "reason" && !slices.Contains(redactWays[way], p.Name) {
+			q.fail("%s says nothing beside %s: leave it out", p.Name, way)
+		}
+	}
+	return way
+}
+
+// PlanRedaction reads RedactParams; the request is that of from_event, else nil. Errors: events.ErrInvalid, events.ErrNotFound, *events.SeveralError, *SeveralObjectsError.
 func PlanRedaction(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*redaction.Order, *redaction.Request, error) {
 	q := newQuery(ctx, pool, values, RedactParams)
-	o := &redaction.Order{Source: q.source(), Account: q.text("account"), RequestedBy: q.event("answers"), Words: map[string]string{}}
-	for _, word := range []string{"source", "account", "event", "object_type", "path", "from_event", "answers"} {
+	way := q.redactWay()
+	o := &redaction.Order{RequestedBy: q.event("answers"), Words: map[string]string{}}
+	for _, word := range []string{"source", "account", "event", "object_type", "path", "answers"} {
 		if values.Has(word) {
 			o.Words[word] = values.Get(word)
 		}
 	}
-	event, object, path := values.Has("event"), values.Has("object"), values.Has("path")
-	switch {
-	case q.err != nil:
+	source, request := q.source(), q.event("from_event")
+	if q.err != nil {
 		return nil, nil, q.err
-	case values.Has("from_event"):
-		if event || object || path {
-			q.fail("from_event says what to redact: leave out event, object and path")
-			return nil, nil, q.err
-		}
-		id := q.event("from_event")
-		if q.err != nil {
-			return nil, nil, q.err
-		}
-		return redaction.FromRequest(ctx, pool, id)
-	case event && !object && !path:
-		id, err := events.Find(ctx, pool, q.text("event"), o.Source)
-		o.Events, o.Source = []int64{id}, 0
-		return o, nil, err
-	case object && !event && !path:
-		err := q.oneObject(o)
-		return o, nil, err
-	case path && !event && !object:
-		if o.Source == 0 {
-			q.fail("name the source whose log is looked through")
-			return nil, nil, q.err
-		}
-		f, err := redaction.NewFind(q.text("path"), values.Get("value"))
-		o.Finds = []redaction.Find{f}
-		return o, nil, err
 	}
-	q.fail("say what: an event, an object with its object_type and source, or a path with its value and source")
-	return nil, nil, q.err
+	var err error
+	switch way {
+	case "from_event":
+		return redaction.FromRequest(ctx, pool, request)
+	case "event":
+		o.Events = make([]int64, 1)
+		o.Events[0], err = events.Find(ctx, pool, q.text("event"), source)
+	case "object":
+		o.Objects = make([]redaction.Object, 1)
+		o.Objects[0], err = q.oneObject(source)
+	case "path":
+		o.Source, o.Account = source, q.given("account")
+		o.Finds = make([]redaction.Find, 1)
+		o.Finds[0], err = q.oneFind(source)
+	}
+	return o, nil, err
 }
 
 // event reads one of our ids.
@@ -86,24 +107,34 @@ func (q *query) event(name string) int64 {
 	return id
 }
 
-// oneObject puts the object that is named into an order.
-func (q *query) oneObject(o *redaction.Order) error {
-	one := redaction.Object{Source: o.Source, Account: o.Account, Type: q.text("object_type"), ID: q.text("object")}
+// oneObject is the object that is named. One that no row has may have events all the same; which they are depends on the account, so that is not guessed.
+func (q *query) oneObject(source int32) (redaction.Object, error) {
+	one := redaction.Object{Source: source, Account: q.text("account"), Type: q.text("object_type"), ID: q.text("object")}
 	if one.Source == 0 || one.Type == "" || one.ID == "" {
 		q.fail("an object needs its source and object_type")
-		return q.err
+		return one, q.err
 	}
 	found, err := versioning.FindObjects(q.ctx, q.pool, one.Source, q.given("account"), one.Type, one.ID)
 	switch {
 	case err != nil:
-		return err
+		return one, err
 	case len(found) > 1:
-		return &SeveralObjectsError{Matches: found}
+		return one, &SeveralObjectsError{Matches: found}
 	case len(found) == 1:
 		one.Account = found[0].Account
+	case !q.values.Has("account"):
+		q.fail("no object %s %s of this source in the mirror, so its account is not known: name it as account, empty where the source has none", one.Type, one.ID)
 	}
-	o.Objects, o.Source, o.Account = []redaction.Object{one}, 0, ""
-	return nil
+	return one, q.err
+}
+
+// oneFind is the value that is looked for.
+func (q *query) oneFind(source int32) (redaction.Find, error) {
+	if source == 0 {
+		q.fail("name the source whose log is looked through")
+		return redaction.Find{}, q.err
+	}
+	return redaction.NewFind(q.text("path"), q.values.Get("value"))
 }
 
 // Redact enters a redaction into the ledger; a running processor carries it out. A reason must be given. It returns the run's number. Errors: events.ErrInvalid.

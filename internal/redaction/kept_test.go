@@ -61,7 +61,7 @@ func TestConflictsOfAnAccount(t *testing.T) {
 	b.event(t, "other", 1, "somebody@else.org")
 	b.store(t, "other", body("other", 1, "changed@else.org"), "k2")
 	b.dropped(t, id)
-	b.do(t, redaction.Order{Source: b.source, Account: "shop", All: true})
+	b.do(t, redaction.Order{Source: b.source, Account: new("shop"), All: true})
 	if left := b.rows(t, `SELECT account FROM event_conflicts WHERE body <> ''`); len(left) != 1 || left[0] != "" {
 		t.Errorf("left of accounts %q", left)
 	}

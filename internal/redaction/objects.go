@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -43,7 +42,7 @@ type row struct {
 func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, table string, bound int64, do func([]row) (runs.Status, error)) (runs.Status, error) {
 	last := row{Object: Object{Source: o.Source}}
 	for {
-		rows, err := pool.Query(ctx, in(table, objectsSQL), o.Source, events.Optional(o.Account), last.Account, last.Type, last.ID, bound)
+		rows, err := pool.Query(ctx, in(table, objectsSQL), o.Source, o.Account, last.Account, last.Type, last.ID, bound)
 		if err != nil {
 			return "", fmt.Errorf("look through %s: %w", table, err)
 		}

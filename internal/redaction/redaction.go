@@ -32,9 +32,9 @@ type Order struct {
 	Events []int64 `json:"events,omitempty"`
 	// Objects go with all events that were applied to them, or named them at the door.
 	Objects []Object `json:"objects,omitempty"`
-	// Source is the number of the source whose log is looked through; Account, where it is set, its tenant.
-	Source  int32  `json:"source,omitempty"`
-	Account string `json:"account,omitempty"`
+	// Source is the number of the source whose log is looked through; Account, where it is not nil, its tenant, "" for what has none.
+	Source  int32   `json:"source,omitempty"`
+	Account *string `json:"account,omitempty"`
 	// Finds choose events of the source by values in their bodies; any of them will do.
 	Finds []Find `json:"finds,omitempty"`
 	// All takes all events of the account.
@@ -61,18 +61,14 @@ func (o Object) hash() int64 { return versioning.ObjectKey(o.Source, o.Account, 
 func (o *Order) scans() bool { return len(o.Finds) > 0 || o.wholly() }
 
 // wholly tells whether all of an account goes.
-func (o *Order) wholly() bool { return o.All && o.Account != "" }
+func (o *Order) wholly() bool { return o.All && o.Account != nil && *o.Account != "" }
 
 // walks tells whether the log must be walked at all.
 func (o *Order) walks() bool { return o.scans() || len(o.Objects) > 0 }
 
 // filter chooses the part of the log to look through.
 func (o *Order) filter() *events.Filter {
-	f := &events.Filter{Source: o.Source}
-	if o.Account != "" {
-		f.Account = &o.Account
-	}
-	return f
+	return &events.Filter{Source: o.Source, Account: o.Account}
 }
 
 // read completes an order that was stored.

@@ -407,7 +407,7 @@ func TestObjectsWithoutEvents(t *testing.T) {
 		b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
 		b.exec(t, `DELETE FROM outcomes`)
 		b.exec(t, `DO $$ DECLARE p regclass; BEGIN FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE format('ALTER TABLE events DETACH PARTITION %s', p); EXECUTE format('DROP TABLE %s', p); END LOOP; END $$`)
-		order := redaction.Order{Source: b.source, Account: "shop", All: true}
+		order := redaction.Order{Source: b.source, Account: new("shop"), All: true}
 		if !all {
 			f, err := redaction.NewFind("$.customer.email", email)
 			if err != nil {

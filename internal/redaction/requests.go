@@ -178,7 +178,7 @@ func FromRequest(ctx context.Context, pool *pgxpool.Pool, id int64) (*Order, *Re
 // order is what a request asks for.
 func (r *Request) order(asks *provider.Erasure) (*Order, error) {
 	id := r.Event
-	o := &Order{Source: r.number, Account: asks.Account, All: asks.All, RequestedBy: id, Words: map[string]string{"from_event": strconv.FormatInt(id, 10), "type": r.Type}}
+	o := &Order{Source: r.number, Account: &asks.Account, All: asks.All, RequestedBy: id, Words: map[string]string{"from_event": strconv.FormatInt(id, 10), "type": r.Type}}
 	for _, named := range asks.Objects {
 		o.Objects = append(o.Objects, Object{Source: o.Source, Account: asks.Account, Type: named[0], ID: named[1]})
 	}

@@ -1,0 +1,111 @@
+package admin_test
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// words are parameters, as name and value in turn.
+func words(pairs ...string) url.Values {
+	values := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		values.Set(pairs[i], pairs[i+1])
+	}
+	return values
+}
+
+// An account that is given empty means those without one, as in every list, and one that is not given means all; an object that is in no row has the account that is given, and no other.
+func TestRedactionOfAccounts(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	known, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop, operator := known.Number["shop"], db.Role(t, "operator")
+	var ids []int64
+	for i, account := range []string{"", "a.myshopify.com", "b.myshopify.com"} {
+		text := []byte(`{"id":7,"email":"x@y.z","a":"` + account + `"}`)
+		receipts, err := events.Append(t.Context(), db.Role(t, "gateway"), []events.Delivery{{Source: shop, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: text,
+			Events: []provider.Event{{Key: fmt.Sprint("k", i), Type: "customers/update", Account: account, ObjectType: "customer", ObjectID: "7", Fingerprint: provider.BodyFingerprint(text)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, receipts[0][0].ID)
+	}
+	look := func(o *redaction.Order) int64 {
+		p, err := redaction.Look(t.Context(), operator, o, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Events
+	}
+	byValue := []string{"source", "shop", "path", "$.email", "value", "x@y.z"}
+	for _, c := range []struct {
+		values url.Values
+		events int64
+	}{
+		{words(byValue...), 3},
+		{words(append(byValue, "account", "")...), 1},
+		{words(append(byValue, "account", "a.myshopify.com")...), 1},
+		{words(append(byValue, "account", "nobody's")...), 0},
+		{words("source", "shop", "object_type", "customer", "object", "7", "account", ""), 1},
+		{words("source", "shop", "object_type", "customer", "object", "7", "account", "b.myshopify.com"), 1},
+		{words("event", "k1", "source", "shop"), 1},
+	} {
+		o, _, err := admin.PlanRedaction(t.Context(), operator, c.values)
+		if err != nil {
+			t.Errorf("%v: %v", c.values, err)
+		} else if n := look(o); n != c.events {
+			t.Errorf("%v: %d events, want %d", c.values, n, c.events)
+		}
+	}
+	o, _, err := admin.PlanRedaction(t.Context(), operator, words("event", "k1"))
+	if diff := cmp.Diff(&redaction.Order{Events: ids[1:2], Words: map[string]string{"event": "k1"}}, o); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+}
+
+// What says nothing beside what is chosen is refused, and so is an object that nobody knows the account of.
+func TestRedactionRefusesWhatSaysNothing(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	if _, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		values url.Values
+		says   string
+	}{
+		{words("source", "shop", "object_type", "customer", "object", "7"), "no object customer 7 of this source in the mirror, so its account is not known: name it as account"},
+		{words("event", "a", "account", "nonsense"), "account says nothing beside event"},
+		{words("event", "a", "object_type", "customer"), "object_type says nothing beside event"},
+		{words("event", "a", "value", "x"), "value says nothing beside event"},
+		{words("source", "shop", "object_type", "customer", "object", "7", "value", "x"), "value says nothing beside object"},
+		{words("source", "shop", "path", "$.a", "value", "x", "object_type", "customer"), "object_type says nothing beside path"},
+		{words("from_event", "1", "account", "a"), "account says nothing beside from_event"},
+		{words("from_event", "1", "answers", "1"), "answers says nothing beside from_event"},
+		{words("from_event", "1", "event", "1"), "say what"},
+		{words("event", "a", "path", "$.a"), "say what"},
+		{words("object_type", "customer", "reason", "r"), "say what"},
+		{words("object_type", "customer", "object", "7"), "an object needs its source and object_type"},
+		{words("path", "$.a", "value", "x"), "name the source"},
+		{words("event", "a", "answers", "x"), "none of our ids"},
+	} {
+		if o, _, err := admin.PlanRedaction(t.Context(), db.Role(t, "operator"), c.values); !errors.Is(err, events.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
+			t.Errorf("%v: %+v, %v; want it to say %q", c.values, o, err, c.says)
+		}
+	}
+}
