@@ -102,22 +102,23 @@ func newAgain(ctx context.Context, c *cli, pool *pgxpool.Pool, args []string, va
 // each verifies one after the other. What has been dropped or released meanwhile is left out, unless it was all that was asked for.
 func (a *again) each(ctx context.Context, take func(ingest.Checked) error) error {
 	for _, id := range a.ids {
-		r, err := ingest.ShowRejection(ctx, a.pool, id)
-		if errors.Is(err, events.ErrNotFound) && len(a.ids) > 1 {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		checked := ingest.Checked{Rejected: r.Rejected, Now: fmt.Sprintf("source %s is not in the configuration used here", r.Source), Events: []ingest.CheckedEvent{}}
-		if ep, ok := a.endpoints[r.Source]; ok {
-			checked = ingest.Check(ep, r)
-		}
-		if err := take(checked); err != nil {
+		if err := a.one(ctx, id, take); err != nil && (!errors.Is(err, events.ErrNotFound) || len(a.ids) == 1) {
 			return err
 		}
 	}
 	return nil
+}
+
+func (a *again) one(ctx context.Context, id int64, take func(ingest.Checked) error) error {
+	r, err := ingest.ShowRejection(ctx, a.pool, id)
+	if err != nil {
+		return err
+	}
+	checked := ingest.Checked{Rejected: r.Rejected, Now: fmt.Sprintf("source %s is not in the configuration used here", r.Source), Events: []ingest.CheckedEvent{}}
+	if ep, ok := a.endpoints[r.Source]; ok {
+		checked = ingest.Check(ep, r)
+	}
+	return take(checked)
 }
 
 // releasing are the flags of `postern rejections release`.

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,25 @@ func TestRejectionsAreVerifiedAndReleased(t *testing.T) {
 	b.run(t, "rejections", "list").want(t, 0, fmt.Sprintf("\n%d  ", bad), "")
 	var n int
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'released_because' = 'rotated' AND received_at < now() - interval '47 h'`).Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d events, %v", n, err)
+	}
+}
+
+// What is taken away between being verified and being released is left out, unless nothing else was asked for.
+func TestRejectionsThatGoMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	gone, good := b.refuse(t, 1, config.DemoStripeSecret), b.refuse(t, 2, config.DemoStripeSecret)
+	if _, err := b.db.Pool.Exec(t.Context(), fmt.Sprintf(`CREATE RULE gone AS ON DELETE TO rejections WHERE OLD.id = %d DO INSTEAD NOTHING`, gone)); err != nil { // finds none to delete
+		t.Fatal(err)
+	}
+	if r := b.run(t, "rejections", "release", fmt.Sprint(gone), "--why", "rotated", "--yes"); r.status != 3 || !strings.Contains(r.errs, "redacted, released or dropped meanwhile") {
+		t.Errorf("%+v", r)
+	}
+	b.run(t, "rejections", "release", fmt.Sprint(gone), fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0, fmt.Sprintf("%d          stripe", good), "2 of 2 rejections proven now")
+	var n int
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'rejection' = $1::text`, fmt.Sprint(good)).Scan(&n); err != nil || n != 1 {
 		t.Errorf("%d events, %v", n, err)
 	}
 }

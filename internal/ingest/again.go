@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -108,10 +111,14 @@ func (r *RejectedDetail) delivery() (*provider.Delivery, error) {
 
 const releasedSQL = `DELETE FROM rejections WHERE id = $1`
 
+// releaseWithin bounds one release.
+const releaseWithin = 30 * time.Second
+
 // Release appends a proven rejection to the log as the door would have: under its own time of receipt, with who released it and why beside what proved it; and
-// then forgets the rejection. It returns the receipts. Ended in between, and called again, it finds the events stored (Duplicate) and forgets the rejection.
-// Whoever appends publishes; here the auditor does. The pool is connected as postern_gateway.
-func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, who, reason string) ([]events.Receipt, error) {
+// forgets the rejection. It returns the receipts. Whoever looks for the rejection meanwhile, as a redaction does, waits, and then finds it or the log has it. Ended in between, and called
+// again, it finds the events stored (Duplicate) and forgets the rejection. Whoever appends publishes; here the auditor does. The pool is connected as postern_gateway, and has two connections
+// free. Errors: events.ErrNotFound where the rejection is not kept any more.
+func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, who, reason string) (receipts []events.Receipt, err error) {
 	if !c.Proven {
 		return nil, fmt.Errorf("release rejection %d: %w: %s", c.ID, events.ErrInvalid, c.Now)
 	}
@@ -121,12 +128,22 @@ func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, who, reason st
 	proof = appendMember(append(proof, ','), "released_because", events.Text(reason))
 	proof = appendMember(append(proof, ','), "rejection", strconv.FormatInt(c.ID, 10))
 	d.Verification = append(proof, '}')
-	receipts, err := events.Append(ctx, pool, []events.Delivery{d})
-	if err != nil {
-		return nil, fmt.Errorf("release rejection %d: %w", c.ID, err)
+	err = postgres.InTx(ctx, pool, fmt.Sprintf("release rejection %d", c.ID), releaseWithin, func(ctx context.Context, tx pgx.Tx) error {
+		gone, err := tx.Exec(ctx, releasedSQL, c.ID)
+		if err == nil && gone.RowsAffected() == 0 {
+			err = fmt.Errorf("%w: it was redacted, released or dropped meanwhile", events.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		stored, err := events.Append(ctx, pool, []events.Delivery{d}) // with a commit of its own: what it does is tried again
+		if err == nil {
+			receipts = stored[0]
+		}
+		return err
+	})
+	if err != nil && receipts != nil {
+		return receipts, fmt.Errorf("it is in the log now, and the rejection is still kept (release it again): %w", err)
 	}
-	if _, err := pool.Exec(ctx, releasedSQL, c.ID); err != nil {
-		return receipts[0], fmt.Errorf("forget rejection %d, which is in the log now (release it again): %w", c.ID, err)
-	}
-	return receipts[0], nil
+	return receipts, err
 }

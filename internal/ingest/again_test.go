@@ -130,7 +130,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	if _, err := b.db.Pool.Exec(t.Context(), `CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;
-CREATE TRIGGER never BEFORE DELETE ON rejections FOR EACH ROW EXECUTE FUNCTION never()`); err != nil {
+CREATE CONSTRAINT TRIGGER never AFTER DELETE ON rejections DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION never()`); err != nil {
 		t.Fatal(err)
 	}
 	gateway := b.db.Role(t, "gateway")
@@ -147,10 +147,68 @@ CREATE TRIGGER never BEFORE DELETE ON rejections FOR EACH ROW EXECUTE FUNCTION n
 	if n, left := b.count(t, `SELECT count(*) FROM events`), b.count(t, `SELECT count(*) FROM rejections`); n != 1 || left != 0 {
 		t.Errorf("%d events, %d rejections", n, left)
 	}
+	if _, err := ingest.Release(t.Context(), gateway, &c, "me", "x"); !errors.Is(err, events.ErrNotFound) {
+		t.Errorf("released a third time: %v", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := ingest.Release(ctx, gateway, &c, "me", "x"); err == nil {
 		t.Error("released without a database")
+	}
+}
+
+// A redaction that comes between the check and the release has taken the body away: the log gets nothing of it. One that comes while it is released waits until the log has it.
+func TestReleaseBesideARedaction(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	kept := func(n int) *ingest.Checked {
+		t.Helper()
+		order := b.sign(t, "shop", b.sample(t, "shop", "orders/create", n))
+		order.Header.Set("X-Shopify-Shop-Domain", "other.myshopify.com")
+		b.post(t, "shop", order).refused(t, 401, "unauthenticated")
+		ep := b.withSecret("shop", []byte("another"))
+		ep.Config.Account = "other.myshopify.com"
+		c := ingest.Check(ep, b.rejection(t))
+		if !c.Proven {
+			t.Fatalf("%+v", c)
+		}
+		return &c
+	}
+	gateway := b.db.Role(t, "gateway")
+	gone := kept(1)
+	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM rejections WHERE id = $1`, gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	if receipts, err := ingest.Release(t.Context(), gateway, gone, "me", "x"); !errors.Is(err, events.ErrNotFound) || receipts != nil {
+		t.Errorf("%v, %v", receipts, err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM events`); n != 0 {
+		t.Errorf("%d events are stored", n)
+	}
+	c := kept(2)
+	release := b.hold(t)
+	released := make(chan error, 1)
+	go func() {
+		_, err := ingest.Release(t.Context(), gateway, c, "me", "x")
+		released <- err
+	}()
+	b.blocked(t, 1)
+	looked := make(chan error, 1)
+	go func() {
+		var stored int
+		_, err := b.db.Pool.Exec(t.Context(), `DELETE FROM rejections WHERE id = $1`, c.ID)
+		if err == nil {
+			err = b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored)
+		}
+		if err == nil && stored == 0 {
+			err = errors.New("the rejection is gone, and the log has nothing of it yet")
+		}
+		looked <- err
+	}()
+	b.blocked(t, 2)
+	release()
+	if err := errors.Join(<-released, <-looked); err != nil {
+		t.Error(err)
 	}
 }
 
