@@ -125,19 +125,12 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := order.read(); err != nil {
 		return "", runs.Refuse(err)
 	}
-	if h.Bound == 0 {
-		bound, err := events.FreezeBound(ctx, r.Pool)
-		if err != nil {
-			return "", err
-		}
-		if order.Until > 0 {
-			bound = min(bound, order.Until)
-		}
-		if err := h.Freeze(ctx, bound); err != nil {
+	w := &work{Runner: r, order: &order, hold: h, first: h.Bound == 0}
+	if w.first {
+		if err := w.bound(ctx, h.Freeze); err != nil {
 			return "", err
 		}
 	}
-	w := &work{Runner: r, order: &order, hold: h}
 	if err := w.prepare(ctx); err != nil {
 		return "", err
 	}
@@ -158,6 +151,8 @@ type work struct {
 	// own is the delivery that asked for it; the requests of others are left alone.
 	own    []int64
 	others *others
+	// first: nobody has had the run before.
+	first bool
 }
 
 // prepare reads which requests there may be.
@@ -169,6 +164,18 @@ func (w *work) prepare(ctx context.Context) (err error) {
 	}
 	w.others, err = requestsOfOthers(ctx, w.Pool)
 	return err
+}
+
+// bound keeps up to where the log is cleared: what there is now, and nothing that is newer than a request.
+func (w *work) bound(ctx context.Context, keep func(context.Context, int64) error) error {
+	bound, err := events.FreezeBound(ctx, w.Pool)
+	if err != nil {
+		return err
+	}
+	if w.order.Until > 0 {
+		bound = min(bound, w.order.Until)
+	}
+	return keep(ctx, bound)
 }
 
 // named redacts what is named: events, objects with their events, refused deliveries that have a value.
@@ -193,7 +200,11 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
-	if err := w.refused(ctx); err != nil {
+	err := w.refused(ctx)
+	if err == nil && w.first { // what a person released before it was looked for among the refused is in the log now, above the first bound
+		err = w.bound(ctx, w.hold.Extend)
+	}
+	if err != nil {
 		return "", err
 	}
 	return w.hold.Advance(ctx, begun)
