@@ -173,8 +173,13 @@ func (r *Runner) lost(ctx context.Context, h *Hold, log *slog.Logger) error {
 	return h.Release(ctx)
 }
 
-// putOff leaves a run that met trouble of our own for later, and says so once until it gets on.
+// putOff leaves a run that met trouble of our own for later, and says so once until it gets on. What a person has stopped meets what it meets since it was stopped: the database refuses
+// a redaction that is not running.
 func (r *Runner) putOff(ctx context.Context, h *Hold, why error, log *slog.Logger) error {
+	if now, err := Show(ctx, r.Pool, h.Run.Run); err == nil && now.Status != Running {
+		log.Info("run stopped", "status", now.Status, "cursor", h.Cursor, "counts", h.Counts, "error", why)
+		return h.Release(ctx)
+	}
 	times, err := h.PutOff(ctx, why, r.Settings.PutOff, r.Settings.PutOffMost)
 	if times <= 1 {
 		log.Warn("run not carried out; tried again", "error", why)

@@ -355,6 +355,42 @@ func TestAStoppedRunIsNotLost(t *testing.T) {
 	}
 }
 
+// What a run meets after a person has stopped it is no trouble of its own: it is not put off, and goes on at once when it may.
+func TestAStoppedRunMeetsNoTrouble(t *testing.T) {
+	t.Parallel()
+	for _, to := range []runs.Status{runs.Cancelled, runs.Paused} {
+		t.Run(string(to), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.ask(t, "")
+			ended := make(chan struct{})
+			r := b.run(t, b.processor, time.Hour, map[string]runs.Carry{job: func(ctx context.Context, h *runs.Hold, _ *slog.Logger) (runs.Status, error) {
+				defer close(ended)
+				if err := runs.Change(ctx, b.operator, run, to); err != nil {
+					t.Error(err)
+				}
+				return "", errors.New("refused by the database, since the run is not running")
+			}})
+			<-ended
+			b.until(t, run, "let go", func(r *runs.Run) bool { return r.HeldBy == "" })
+			r.stop()
+			if got := b.show(t, run); got.Status != to || got.Detail != "" || got.Troubles != 0 {
+				t.Errorf("%+v", got)
+			}
+			if said := r.said.String(); strings.Contains(said, "WARN") || !strings.Contains(said, `msg="run stopped"`) || !strings.Contains(said, "status="+string(to)) {
+				t.Error(said)
+			}
+			if n := sample(t, r.metrics, "postern_runs_put_off_total", job); n != 0 {
+				t.Errorf("put off %g times", n)
+			}
+			var free bool
+			if err := b.operator.QueryRow(t.Context(), `SELECT leased_by = '' AND leased_until < clock_now() FROM checkpoints WHERE run = $1`, run).Scan(&free); err != nil || !free {
+				t.Errorf("cannot be taken at once, %v", err)
+			}
+		})
+	}
+}
+
 // A process that ends hands its runs on at once, as no trouble of theirs.
 func TestAStopHandsOn(t *testing.T) {
 	t.Parallel()
