@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -32,8 +33,10 @@ type Planner struct {
 
 	mu        sync.Mutex
 	schedules []Schedule
-	// registered: the tables have the schedules as they are here.
+	// registered: this process has told the tables its schedules.
 	registered bool
+	// others are schedules that were said to be planned as another process has them.
+	others map[string]bool
 }
 
 // Replace makes these the schedules that are planned.
@@ -42,7 +45,7 @@ func (p *Planner) Replace(schedules []Schedule) {
 	slices.SortFunc(schedules, func(a, b Schedule) int { return cmp.Compare(a.Name, b.Name) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.schedules, p.registered = schedules, false
+	p.schedules, p.registered, p.others = schedules, false, map[string]bool{}
 }
 
 // Run plans until ctx ends. Trouble is logged once per spell, and what was due meanwhile is decided after it.
@@ -61,11 +64,11 @@ func (p *Planner) Run(ctx context.Context) error {
 
 // Tick decides about everything that is due now.
 func (p *Planner) Tick(ctx context.Context) error {
-	names, err := p.register(ctx)
-	if err != nil || len(names) == 0 {
+	schedules, err := p.register(ctx)
+	if err != nil || len(schedules) == 0 {
 		return err
 	}
-	rows, err := p.Pool.Query(ctx, plannedSQL, names, seenEvery)
+	rows, err := p.Pool.Query(ctx, plannedSQL, names(schedules), seenEvery, plannedWithin)
 	if err != nil {
 		return fmt.Errorf("read schedules: %w", err)
 	}
@@ -74,16 +77,17 @@ func (p *Planner) Tick(ctx context.Context) error {
 		return fmt.Errorf("read schedules: %w", err)
 	}
 	var bad []error
-	stale := false
 	for i := range all {
-		stale = stale || all[i].stale
 		bad = append(bad, p.decide(ctx, &all[i]))
 	}
-	if stale {
-		_, err := p.Pool.Exec(ctx, seenSQL, names, seenEvery)
-		bad = append(bad, err)
+	return errors.Join(append(bad, p.compare(ctx, schedules, all))...)
+}
+
+func names(schedules []Schedule) (all []string) {
+	for i := range schedules {
+		all = append(all, schedules[i].Name)
 	}
-	return errors.Join(bad...)
+	return all
 }
 
 // registerSQL keeps what was planned up to now, but where the timetable is another: that is planned from now on.
@@ -96,44 +100,100 @@ ON CONFLICT (name) DO UPDATE SET job = excluded.job, cron = excluded.cron, time_
   parameters = excluded.parameters, seen_at = excluded.seen_at,
   planned_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.planned_at ELSE excluded.planned_at END`
 
-// register tells the tables what this process has to plan, once for each set of schedules, and returns their names.
-func (p *Planner) register(ctx context.Context) (names []string, err error) {
+// register tells the tables what this process has to plan, once for each set of schedules, and returns it.
+func (p *Planner) register(ctx context.Context) ([]Schedule, error) {
 	p.mu.Lock()
 	schedules, done := p.schedules, p.registered
 	p.mu.Unlock()
+	if done || len(schedules) == 0 {
+		return schedules, nil
+	}
+	if err := p.put(ctx, schedules); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.registered = len(p.schedules) == len(schedules) && &p.schedules[0] == &schedules[0]
+	return schedules, nil
+}
+
+// put makes the rows of schedules what these are.
+func (p *Planner) put(ctx context.Context, schedules []Schedule) (err error) {
 	columns := make([][]string, 6)
 	parameters := make([]json.RawMessage, len(schedules))
 	for i, s := range schedules {
-		names = append(names, s.Name)
 		for column, text := range []string{s.Name, s.Job, s.Cron, s.TimeZone, s.Overlap, s.Missed} {
 			columns[column] = append(columns[column], text)
 		}
 		if parameters[i], err = json.Marshal(s.Parameters); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if done || len(schedules) == 0 {
-		return names, nil
-	}
 	if _, err := p.Pool.Exec(ctx, registerSQL, columns[0], columns[1], columns[2], columns[3], columns[4], columns[5], parameters); err != nil {
-		return nil, fmt.Errorf("register schedules: %w", err)
+		return fmt.Errorf("register schedules: %w", err)
 	}
+	return nil
+}
+
+// compare notes that rows are as they are here. A row that is not was registered later, by a process that has another configuration: all go by it as long as any process has it so, and
+// after that it becomes what it is here. Without that an old process that starts once more while a new configuration is rolled out would leave its timetable behind.
+func (p *Planner) compare(ctx context.Context, schedules []Schedule, all []planned) error {
+	var stale []string
+	var left []Schedule
+	for i := range all {
+		s := &all[i]
+		here := &schedules[slices.IndexFunc(schedules, func(h Schedule) bool { return h.Name == s.Name })]
+		same := s.same(here)
+		if p.news(s.Name, !same && !s.left) {
+			p.Logger.Warn("schedule planned as another process's configuration has it, until none has it so any more: give all processors the same", "schedule", s.Name,
+				"cron", s.Cron, "cron_here", here.Cron)
+		}
+		switch {
+		case same && s.stale:
+			stale = append(stale, s.Name)
+		case !same && s.left:
+			left = append(left, *here)
+			p.Logger.Info("schedule planned as it is here: no process has it otherwise any more", "schedule", s.Name, "cron", here.Cron)
+		}
+	}
+	var bad error
+	if len(left) > 0 {
+		bad = p.put(ctx, left)
+	}
+	if len(stale) > 0 {
+		_, err := p.Pool.Exec(ctx, seenSQL, stale, seenEvery)
+		bad = errors.Join(bad, err)
+	}
+	return bad
+}
+
+// news notes whether a schedule is planned as another process has it, and tells whether it was not before.
+func (p *Planner) news(name string, other bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.registered = len(p.schedules) == len(schedules) && (len(schedules) == 0 || &p.schedules[0] == &schedules[0])
-	return names, nil
+	fresh := other && !p.others[name]
+	p.others[name] = other
+	return fresh
 }
 
 // planned is a schedule as its row says, by which all processes go.
 type planned struct {
 	Schedule
-	decided, now  time.Time
-	paused, stale bool
+	decided, now time.Time
+	paused       bool
+	// stale: nobody has noted for a while that a configuration has it like this; left: for so long that none has.
+	stale, left bool
+}
+
+// same tells whether a schedule is planned as a configuration has it.
+func (s *planned) same(as *Schedule) bool {
+	return s.Job == as.Job && s.Cron == as.Cron && s.TimeZone == as.TimeZone && s.Overlap == as.Overlap && s.Missed == as.Missed && maps.Equal(s.Parameters, as.Parameters)
 }
 
 const (
 	plannedSQL = `
-SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now(), seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now()
+SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now(), seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now(),
+  seen_at < clock_now() - $3::interval
 FROM schedules WHERE name = ANY($1::text[]) ORDER BY name`
 
 	seenSQL = `UPDATE schedules SET seen_at = clock_now() WHERE name = ANY($1::text[]) AND seen_at NOT BETWEEN clock_now() - $2::interval AND clock_now()`
@@ -143,7 +203,7 @@ FROM schedules WHERE name = ANY($1::text[]) ORDER BY name`
 const seenEvery = 10 * time.Second
 
 func scanPlanned(row pgx.CollectableRow) (s planned, err error) {
-	return s, row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.decided, &s.paused, &s.now, &s.stale)
+	return s, row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.decided, &s.paused, &s.now, &s.stale, &s.left)
 }
 
 // late is when a planned time counts as missed.

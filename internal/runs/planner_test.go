@@ -329,6 +329,55 @@ func TestChangedSchedules(t *testing.T) {
 	}
 }
 
+// Processes whose configurations differ go by the one that came last, and the other says so; when no process has that any more, what one has comes back, by itself.
+func TestTwoConfigurations(t *testing.T) {
+	t.Parallel()
+	c := setupClock(t, "2026-05-01T12:00:00Z")
+	of := schedule("a", "0 16 * * *")
+	of.Parameters = map[string]string{"at": "y"}
+	old, fresh := c.planner(schedule("a", "0 14 * * *")), c.planner(of)
+	var saidByOld, saidByFresh bytes.Buffer
+	old.Logger, fresh.Logger = slog.New(slog.NewTextHandler(&saidByOld, nil)), slog.New(slog.NewTextHandler(&saidByFresh, nil))
+	tick(t, old)
+	tick(t, fresh)
+	both := func(at string, old *runs.Planner, cron string) {
+		t.Helper()
+		c.at(t, fresh, at)
+		c.at(t, old, at)
+		if got := c.scheduled(t, "a"); got.Cron != cron || !got.Planned {
+			t.Errorf("at %s: %+v, want %s", at, got, cron)
+		}
+	}
+	both("2026-05-01T12:00:59Z", old, "0 16 * * *")
+	both("2026-05-01T14:00:00Z", old, "0 16 * * *") // which nobody has been seen with for long, but who has it is there
+	both("2026-05-01T14:00:30Z", old, "0 16 * * *")
+	old = c.planner(schedule("a", "0 14 * * *")) // it ends, and comes again
+	both("2026-05-01T15:57:00Z", old, "0 14 * * *")
+	both("2026-05-01T15:57:40Z", old, "0 14 * * *")
+	both("2026-05-01T15:58:20Z", old, "0 14 * * *")
+	c.at(t, fresh, "2026-05-01T15:59:19Z") // it has ended for good
+	if got := c.scheduled(t, "a"); got.Cron != "0 14 * * *" {
+		t.Errorf("taken back before a minute was over: %+v", got)
+	}
+	c.at(t, fresh, "2026-05-01T15:59:21Z")
+	if got := c.scheduled(t, "a"); got.Cron != "0 16 * * *" || got.Parameters["at"] != "y" || !got.Planned {
+		t.Errorf("not taken back: %+v", got)
+	}
+	c.at(t, fresh, "2026-05-01T16:00:00Z")
+	if diff := cmp.Diff([]string{"01 16:00 waiting"}, c.of(t, "a")); diff != "" {
+		t.Error(diff)
+	}
+	const warns = `level=WARN msg="schedule planned as another process's configuration has it`
+	for _, said := range []*bytes.Buffer{&saidByOld, &saidByFresh} {
+		if strings.Count(said.String(), warns) != 1 || !strings.Contains(said.String(), `schedule=a`) {
+			t.Errorf("said\n%s", said)
+		}
+	}
+	if !strings.Contains(saidByOld.String(), `cron="0 16 * * *" cron_here="0 14 * * *"`) {
+		t.Error(saidByOld.String())
+	}
+}
+
 // Parameters that the job refuses make a run that has failed, so that somebody sees it; trouble that passes is waited for.
 func TestWhatCannotBePlanned(t *testing.T) {
 	t.Parallel()
