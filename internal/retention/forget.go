@@ -54,7 +54,7 @@ func (w *work) forgetRuns(ctx context.Context) error {
 	if err := w.at(CountRuns); err != nil {
 		return err
 	}
-	gone, err := runs.Forget(ctx, w.Keeper, time.Duration(w.order.Runs)*24*time.Hour)
+	gone, err := runs.Forget(ctx, w.Keeper, w.order.before(w.order.Runs))
 	w.hold.Counts[CountRuns] += gone
 	if err != nil {
 		return err

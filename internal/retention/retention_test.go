@@ -335,6 +335,30 @@ func TestDaily(t *testing.T) {
 	}
 }
 
+// All ages count from the time that was previewed, also that of the history of runs, however late the run comes.
+func TestAgesCountFromTheOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 18, 1, 2)
+	for _, ended := range []string{"9 days", "11 days"} {
+		b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at, told_at)
+			SELECT 'replay', '{}', '', $1::text, 'done', '', '{}', t, t, t, t FROM (SELECT clock_now() - $1::text::interval AS t) s`, ended)
+	}
+	order := &retention.Order{Policy: retention.Policy{Runs: 7}, At: time.Now().UTC().AddDate(0, 0, -3)}
+	view, err := retention.Preview(t.Context(), b.operator, order)
+	if err != nil || view.Forget[retention.CountRuns] != 1 {
+		t.Errorf("%v, %v", view.Forget, err)
+	}
+	if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: order}); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
+		t.Fatal(status, err)
+	}
+	if left := b.rows(t, `SELECT reason FROM runs WHERE job = 'replay'`); len(left) != 1 || left[0] != "9 days" {
+		t.Errorf("left are those that ended %v ago", left)
+	}
+}
+
 // Orders that would forget what belongs to events before them are refused wherever they come from.
 func TestBadPolicies(t *testing.T) {
 	t.Parallel()

@@ -149,7 +149,7 @@ func Preview(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
 	if o.Runs == 0 {
 		return v, nil
 	}
-	gone, err := runs.CountOld(ctx, pool, time.Duration(o.Runs)*24*time.Hour)
+	gone, err := runs.CountOld(ctx, pool, o.before(o.Runs))
 	if gone > 0 {
 		v.Forget[CountRuns] = gone
 	}

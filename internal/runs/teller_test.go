@@ -245,18 +245,18 @@ VALUES (1, 7, 1, 0, '', '', '', 'ignored', '', 1, clock_now(), 1)`); err != nil 
 		t.Fatal(err)
 	}
 	kept = append(kept, fmt.Sprint(open), fmt.Sprint(young))
-	keeper := c.db.Role(t, "maintenance")
-	if n, err := runs.CountOld(t.Context(), c.operator, 10*24*time.Hour); err != nil || n != 1200 {
+	keeper, before := c.db.Role(t, "maintenance"), instant(t, "2026-05-10T12:00:00Z")
+	if n, err := runs.CountOld(t.Context(), c.operator, before); err != nil || n != 1200 {
 		t.Errorf("would forget %d, %v", n, err)
 	}
-	if n, err := runs.Forget(t.Context(), keeper, 10*24*time.Hour); err != nil || n != 1200 {
+	if n, err := runs.Forget(t.Context(), keeper, before); err != nil || n != 1200 {
 		t.Errorf("forgot %d, %v", n, err)
 	}
-	if n, err := runs.Forget(t.Context(), keeper, 10*24*time.Hour); err != nil || n != 0 {
+	if n, err := runs.Forget(t.Context(), keeper, before); err != nil || n != 0 {
 		t.Errorf("forgot %d more, %v", n, err)
 	}
 	c.set(t, instant(t, "2026-06-20T12:00:00Z")) // the cancelled run was never told
-	if n, err := runs.Forget(t.Context(), keeper, 10*24*time.Hour); err != nil || n != 0 {
+	if n, err := runs.Forget(t.Context(), keeper, instant(t, "2026-06-10T12:00:00Z")); err != nil || n != 0 {
 		t.Errorf("forgot %d more, %v", n, err)
 	}
 	page, err := runs.List(t.Context(), c.operator, runs.Filter{}, "", 100)
