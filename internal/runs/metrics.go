@@ -91,13 +91,20 @@ func (m *Metrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "read what there is of runs", watchWithin)
 	defer cancel()
 	err := m.readOpen(ctx, pool)
+	if err == nil {
+		err = m.readSchedules(ctx, pool)
+	}
 	if err != nil {
 		m.waiting.Set(math.NaN())
 		for labels := range m.known {
 			m.setOpen(labels, math.NaN())
 		}
-		return err
+		m.schedules.forget()
 	}
+	return err
+}
+
+func (m *Metrics) readSchedules(ctx context.Context, pool *pgxpool.Pool) error {
 	rows, err := pool.Query(ctx, scheduleNumbersSQL, plannedWithin)
 	if err != nil {
 		return err
@@ -160,13 +167,22 @@ var (
 	skippedDesc = prometheus.NewDesc("postern_schedule_skipped_total",
 		"Planned times that no run was entered for, since one was still open or nobody was there in time."+asTold+".", []string{"schedule"}, nil)
 	succeededDesc = prometheus.NewDesc("postern_schedule_last_success_timestamp_seconds",
-		"When the last run of the schedule that succeeded was done, Unix time; 0 if never."+asTold+".", []string{"schedule"}, nil)
+		"When the last run of the schedule that succeeded was done, Unix time; 0 if never."+asTold+"; NaN while it does not answer.", []string{"schedule"}, nil)
 )
 
 func (n *numbers) set(read []scheduleNumbers) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.read = read
+}
+
+// forget leaves of each what only grows: an increase that comes with the next reading is seen then.
+func (n *numbers) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range n.read {
+		n.read[i].Succeeded = math.NaN()
+	}
 }
 
 // Describe is prometheus.Collector's.

@@ -212,6 +212,14 @@ func TestRunsAreMeasured(t *testing.T) {
 	if err := m.Read(ctx, c.processor); err == nil || !math.IsNaN(sample(t, reg, "postern_runs_open", job, "waiting")) || !math.IsNaN(sample(t, reg, "postern_runs_waiting_seconds")) {
 		t.Errorf("without a database: %v", err)
 	}
+	// What only grows stays, or nobody would see what it grew by meanwhile.
+	success, skipped := sample(t, reg, "postern_schedule_last_success_timestamp_seconds", "s"), sample(t, reg, "postern_schedule_skipped_total", "s")
+	if !math.IsNaN(success) || skipped != 1 {
+		t.Errorf("without a database: succeeded at %g, skipped %g", success, skipped)
+	}
+	if err := m.Read(t.Context(), c.processor); err != nil || math.IsNaN(sample(t, reg, "postern_schedule_last_success_timestamp_seconds", "s")) {
+		t.Errorf("with it again: %v", err)
+	}
 }
 
 // History is forgotten by age, but not what is open, still has outcomes, or was not told; schedules keep what they know.
