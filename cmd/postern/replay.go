@@ -84,8 +84,12 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	case r.preview:
 		return printJSON(out, p)
 	}
-	if r.preview || p.Exact && p.Events == 0 {
+	if r.preview {
 		return nil
+	}
+	if p.Exact && p.Events == 0 {
+		run, err := admin.EarlierReplay(ctx, pool, order, values)
+		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
 	}
 	question := "Replay them?"
 	if r.publish {

@@ -169,6 +169,25 @@ func TestRetryIsAskedFor(t *testing.T) {
 	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "once key", "")
 	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k").want(t, 0, "was asked for with this key before", "")
 	b.run(t, "retry", "--yes", "--no-wait", "--once-key", "k").want(t, 2, "", "asked for something else (retry event=evt_1)")
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := b.db.Pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// While the first run is at its last events none are left to choose: who asks with its key gets that run all the same.
+	exec(`UPDATE outcomes SET status = 'applied' WHERE event_id = $1`, id)
+	again := b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--once-key", "k")
+	again.want(t, 0, "No failed or dead events are chosen.", "")
+	again.want(t, 0, "Run 2 was asked for with this key before", "")
+	exec(`UPDATE runs SET status = 'failed', ended_at = now(), detail = 'as it was' WHERE run = 2`)
+	b.run(t, "retry", "evt_1", "--yes", "--once-key", "k").want(t, 1, "Run 2 was asked for", "as it was")
+	b.run(t, "retry", "evt_2", "--yes", "--once-key", "k").want(t, 2, "No failed or dead", "asked for something else (retry event=evt_1)")
+	b.run(t, "retry", "evt_1", "--preview", "--once-key", "k").want(t, 0, "No failed or dead events are chosen.", "")
+	if none := b.run(t, "retry", "evt_1", "--yes", "--once-key", "unused"); strings.Contains(none.out, "Run") {
+		t.Error(none.out)
+	}
+	exec(`UPDATE outcomes SET status = 'dead' WHERE event_id = $1`, id)
 	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry, and only the failures of a replay")
 }
 

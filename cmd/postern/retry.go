@@ -69,8 +69,12 @@ func (r *retrying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, event str
 	case r.preview:
 		return printJSON(out, p)
 	}
-	if r.preview || p.Exact && p.Events == 0 {
+	if r.preview {
 		return nil
+	}
+	if p.Exact && p.Events == 0 {
+		run, err := admin.EarlierRetry(ctx, pool, order, values)
+		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
 	}
 	if ok, err := confirm(cmd, "Try them again?", r.yes); err != nil || !ok {
 		return err

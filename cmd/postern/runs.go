@@ -146,6 +146,14 @@ func wait(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, run *admin.Asked, err 
 	return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run.Run.Run)
 }
 
+// waitForEarlier ends a command that has chosen nothing. Whoever gives a once key that was used waits for the run of whoever used it all the same: it may be at its last events, or have failed.
+func waitForEarlier(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, earlier *admin.Asked, err error, noWait bool) error {
+	if earlier == nil {
+		return err
+	}
+	return wait(cmd, c, pool, earlier, err, noWait)
+}
+
 func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	if c.output == "json" {
 		return printJSON(out, r)

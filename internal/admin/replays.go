@@ -102,11 +102,21 @@ func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exa
 func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who string, values url.Values, expected int64) (*Asked, error) {
 	order := replayed(o)
 	order.Who, order.Expected = who, expected
-	if o.Publish { // a flag of its own
+	return ask(ctx, pool, order, saidOfReplay(o, values))
+}
+
+// EarlierReplay is EarlierRetry of a replay.
+func EarlierReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, values url.Values) (*Asked, error) {
+	return earlier(ctx, pool, replay.Job, saidOfReplay(o, values))
+}
+
+// saidOfReplay has the flag that is no parameter.
+func saidOfReplay(o *replay.Order, values url.Values) url.Values {
+	if o.Publish {
 		values = maps.Clone(values)
 		values.Set("publish", "true")
 	}
-	return ask(ctx, pool, order, values)
+	return values
 }
 
 // replayed is a replay as the ledger has it.

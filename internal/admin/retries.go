@@ -77,11 +77,21 @@ func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
 
 // AskRetry enters a retry, which PlanRetry made of the values, into the ledger; a running processor carries it out. Errors: events.ErrInvalid.
 func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, who string, values url.Values, expected int64) (*Asked, error) {
-	if event := o.Words["event"]; event != "" { // an argument
+	return ask(ctx, pool, runs.Order{Job: replay.RetryJob, Asked: o, Who: who, Expected: expected}, saidOfRetry(o, values))
+}
+
+// EarlierRetry is the run of whoever asked for a retry with its once key first, nil where nobody has: there is one also where it has left nothing to choose. Errors: events.ErrInvalid.
+func EarlierRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, values url.Values) (*Asked, error) {
+	return earlier(ctx, pool, replay.RetryJob, saidOfRetry(o, values))
+}
+
+// saidOfRetry has the event that was given as an argument.
+func saidOfRetry(o *replay.Retry, values url.Values) url.Values {
+	if event := o.Words["event"]; event != "" {
 		values = maps.Clone(values)
 		values.Set("event", event)
 	}
-	return ask(ctx, pool, runs.Order{Job: replay.RetryJob, Asked: o, Who: who, Expected: expected}, values)
+	return values
 }
 
 // retry takes {"event": "...", "run": 7, "source": "stripe", "failure": "...", ..., "reason": "...", "preview": true, "exact": true}.

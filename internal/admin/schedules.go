@@ -75,6 +75,15 @@ func ask(ctx context.Context, pool *pgxpool.Pool, o runs.Order, values url.Value
 	return shown(ctx, pool, run, fresh)
 }
 
+// earlier is the run of whoever used the once key of values first, for an order of a job; nil where nobody did, or there is no key.
+func earlier(ctx context.Context, pool *pgxpool.Pool, job string, values url.Values) (*Asked, error) {
+	run, err := runs.Earlier(ctx, pool, runs.Order{Job: job, OnceKey: values.Get("once_key"), Said: said(values)})
+	if err != nil || run == 0 {
+		return nil, err
+	}
+	return shown(ctx, pool, run, false)
+}
+
 // Asked is a run that was asked for.
 type Asked struct {
 	*runs.Run

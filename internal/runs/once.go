@@ -86,6 +86,17 @@ func AskOnce(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, fresh
 	}
 }
 
+// Earlier is the run that the key of an order was used for; 0 where it was not, or the order has none. Errors: events.ErrInvalid for a key that was used for something else, or is none.
+func Earlier(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
+	if o.OnceKey == "" {
+		return 0, nil
+	}
+	if err := checkKey(o.OnceKey); err != nil {
+		return 0, err
+	}
+	return o.earlier(ctx, pool)
+}
+
 // noRoom says that the job allows one open run where there is one: its own index on open runs has refused another.
 func noRoom(err error) bool { return postgres.Code(err) == "23505" }
 
