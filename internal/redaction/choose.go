@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 const (
@@ -100,7 +101,7 @@ type Preview struct {
 
 const previewSQL = `
 SELECT (SELECT count(*) FROM redacted r WHERE r.event = ANY($1::bigint[])), (SELECT count(*) FROM events e WHERE e.id = ANY($1::bigint[])),
-  ARRAY(SELECT DISTINCT o.object FROM outcomes o WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0)`
+  ARRAY(SELECT DISTINCT o.object FROM outcomes o JOIN objects b USING (source, account, object_type, object_id) WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0)`
 
 // look gathers a preview.
 type look struct {
@@ -128,7 +129,9 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	}
 	add := func(ids []int64) error { return l.found(ctx, ids) }
 	for _, object := range o.Objects {
-		l.objects[object.hash()] = true
+		if err := l.named(ctx, object); err != nil {
+			return nil, err
+		}
 		if err := eachOf(ctx, pool, object, bound, add); err != nil {
 			return nil, err
 		}
@@ -182,6 +185,15 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 		}
 	}
 	return nil
+}
+
+// named takes an object into the preview, if there is one of this name: a name may be misspelt.
+func (l *look) named(ctx context.Context, o Object) error {
+	found, err := versioning.FindObjects(ctx, l.pool, o.Source, &o.Account, o.Type, o.ID)
+	if len(found) > 0 {
+		l.objects[o.hash()] = true
+	}
+	return err
 }
 
 // shown takes objects into the preview.
