@@ -73,10 +73,7 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 		it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("source %q is not in this processor's configuration: add it, the event is tried again", ev.Source)}
 		return it
 	}
-	obs, err := src.Provider.Observe(src.Config, &ev.Stored)
-	if err == nil && obs.Ignored == "" {
-		err = it.observe(src, obs)
-	}
+	ignored, err := it.observe(src)
 	var dead *provider.Dead
 	switch {
 	case errors.As(err, &dead):
@@ -86,22 +83,64 @@ func (p *Processor) read(log *slog.Logger, ev *stream.Event) (it *item) {
 		}
 	case err != nil:
 		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
-	case obs.Ignored != "":
-		it.outcome = &outcome{status: versioning.Ignored, reason: obs.Ignored}
+	case ignored != "":
+		it.outcome = &outcome{status: versioning.Ignored, reason: ignored}
 	}
 	return it
 }
 
-// observe names the object of an observation and puts it into the terms of the rule.
-func (it *item) observe(src Source, obs provider.Observation) (err error) {
-	key := versioning.Key{Source: src.Number, Account: obs.Account, Type: obs.ObjectType, ID: obs.ObjectID}
+// observe reads an event or a look; ignored says why it concerns no object.
+func (it *item) observe(src Source) (ignored string, err error) {
+	if isLook(it.ev) {
+		return it.look(src)
+	}
+	obs, err := src.Provider.Observe(src.Config, &it.ev.Stored)
+	if err != nil || obs.Ignored != "" {
+		return obs.Ignored, err
+	}
+	if err := it.name(src, obs.Account, obs.ObjectType, obs.ObjectID); err != nil {
+		return "", err
+	}
+	it.input, err = versioning.FromObservation(obs, it.ev.ReceivedAt)
+	obs.State.Release() // hashes and bytes are all that is needed of it
+	return "", err
+}
+
+// isLook says whether an event is a look of ours. What a sender delivers never is, whatever type it has.
+func isLook(ev *stream.Event) bool {
+	return ev.Type == provider.LookType && (ev.Origin == events.OriginReconcile || ev.Origin == events.OriginImport)
+}
+
+// look reads a look.
+func (it *item) look(src Source) (ignored string, err error) {
+	l, err := provider.DecodeLook(it.ev.Body)
+	if err != nil {
+		return "", err
+	}
+	reader, ok := src.Provider.(provider.Looker)
+	if !ok {
+		return "", &provider.Dead{Reason: fmt.Sprintf("looks of provider %s cannot be read by this release", src.Provider.Name())}
+	}
+	if err := it.name(src, l.Account, l.ObjectType, l.ObjectID); err != nil {
+		return "", err
+	}
+	obs, err := reader.Snapshot(src.Config, &l.Snapshot)
+	if err != nil || obs.Ignored != "" {
+		return obs.Ignored, err
+	}
+	it.input, err = versioning.FromLook(obs, l, it.ev.ReceivedAt)
+	obs.State.Release()
+	return "", err
+}
+
+// name keeps which object the event is about.
+func (it *item) name(src Source, account, objectType, id string) error {
+	key := versioning.Key{Source: src.Number, Account: account, Type: objectType, ID: id}
 	if err := checkKey(key); err != nil {
 		return err
 	}
 	it.key, it.lock = key, key.Hash()
-	it.input, err = versioning.FromObservation(obs, it.ev.ReceivedAt)
-	obs.State.Release() // hashes and bytes are all that is needed of it
-	return err
+	return nil
 }
 
 // oweLook makes a dead event a reason to look at its object, as of its receipt.
