@@ -106,9 +106,9 @@ func (it *item) observe(src Source) (ignored string, err error) {
 	return "", err
 }
 
-// isLook says whether an event is a look of ours. What a sender delivers never is, whatever type it has.
+// isLook says whether an event is a look of ours, which an import keeps so. What a sender delivers never is, whatever type it has.
 func isLook(ev *stream.Event) bool {
-	return ev.Type == provider.LookType && (ev.Origin == events.OriginReconcile || ev.Origin == events.OriginImport)
+	return ev.Type == provider.LookType && ev.Origin == events.OriginReconcile
 }
 
 // look reads a look.

@@ -85,11 +85,11 @@ func TestNobodySendsLooks(t *testing.T) {
 		t.Errorf("a forged look made version %s", o.Version)
 	}
 	genuine := forged
-	genuine.ID, genuine.Origin = 2, events.OriginImport // an import of what another instance has fetched
+	genuine.ID, genuine.Origin = 2, events.OriginReconcile
 	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{genuine}); err != nil {
 		t.Fatal(err)
 	}
 	if o := b.object(t, "obj_1"); !o.Exists || o.Version.Seen == 0 {
-		t.Errorf("a look that was imported made version %s", o.Version)
+		t.Errorf("a look made version %s", o.Version)
 	}
 }
