@@ -1,0 +1,88 @@
+package provider
+
+import (
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// API is how a provider's API is called for a source: the source's section api, with the provider's defaults where it says nothing.
+type API struct {
+	// BaseURL is what the paths of calls follow, without a slash at its end.
+	BaseURL string
+	// Key is the credential. It goes into the headers that Authorize sets and nowhere else.
+	Key Secret
+	// Version is the version of the API to ask for, in the provider's spelling; empty: the account's own.
+	Version string
+	// Rate is the most calls a second, and Concurrency the most at once, of all processes together for one account.
+	Rate, Concurrency int
+	// Timeout bounds one call, from its first byte to the answer's last.
+	Timeout time.Duration
+	// MaxBytes is the largest answer taken, after it was decompressed.
+	MaxBytes int64
+}
+
+// Call is a request to a provider's API, without the credential.
+type Call struct {
+	// Account is the tenant inside the source that the call is for, "" for the key's own: its budget pays.
+	Account string
+	// Method is the request's; empty: GET.
+	Method string
+	// Path follows the base URL, escaped, with a slash before it.
+	Path   string
+	Query  url.Values
+	Header http.Header
+	Body   []byte
+}
+
+// VerdictKind is what an answer of a provider's API comes to, from a closed set.
+type VerdictKind string
+
+// What an answer comes to.
+const (
+	// Found: the answer carries what was asked for.
+	Found VerdictKind = "found"
+	// Missing: the provider says that there is no such object. That is believed only after a Control was found under the same credentials.
+	Missing VerdictKind = "missing"
+	// Throttled: too many calls; nothing was done.
+	Throttled VerdictKind = "throttled"
+	// Refused: these credentials may not do this. Another try is of no use before a person has changed something.
+	Refused VerdictKind = "refused"
+	// Trouble: anything else; another try later may do.
+	Trouble VerdictKind = "trouble"
+)
+
+// VerdictKinds are all of them.
+func VerdictKinds() []VerdictKind { return []VerdictKind{Found, Missing, Throttled, Refused, Trouble} }
+
+// Verdict is what an answer comes to.
+type Verdict struct {
+	Kind VerdictKind
+	// Wait is how long nobody should call for the account at all; 0: no need to.
+	Wait time.Duration
+	// Detail says in words what was seen and, where a person can mend it, what to do; empty for Found. It quotes nothing of the answer but codes.
+	Detail string
+}
+
+// Reader is a provider whose objects can be read from its API. Its methods are pure, as Provider's are.
+type Reader interface {
+	// CompleteAPI fills in what a source's section api leaves to the provider. The error says what of it cannot be used, without the key.
+	CompleteAPI(api *API) error
+	// Authorize sets the headers that carry the credential and the version asked for. A version that the call has already stays.
+	Authorize(api *API, h http.Header)
+	// Fetch is the call that reads an object of the mirror; false where the API has none for it, or not with this key.
+	Fetch(src *Source, api *API, account, objectType, objectID string) (Call, bool)
+	// Control is a cheap call that is found wherever the credentials are good for the account.
+	Control(api *API, account string) Call
+	// Answer judges an answer.
+	Answer(status int, header http.Header, body []byte) Verdict
+}
+
+// EventLister is a provider whose API tells which events there were.
+type EventLister interface {
+	// ListEvents asks for a page of the account's events of a time; both ends belong to it. An empty cursor is the first page.
+	ListEvents(api *API, account string, since, until time.Time, cursor string) Call
+	// EventPage splits a page of the account's into events, each as a webhook would have carried it, so that Identify and Observe read it unchanged.
+	// next is the cursor of the following page, "" after the last.
+	EventPage(account string, body []byte) (bodies [][]byte, next string, err error)
+}
