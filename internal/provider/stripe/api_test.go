@@ -1,0 +1,206 @@
+package stripe_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+)
+
+func withKey(key string) *provider.API {
+	return &provider.API{Key: provider.Secret{Name: "api.key", Value: []byte(key)}}
+}
+
+// line is a call in one line: account, path and query, and the headers that say for whom it is.
+func line(c provider.Call, ok bool) string {
+	if !ok {
+		return "none"
+	}
+	out := fmt.Sprintf("%s %s", c.Account, c.Path)
+	if q, _ := url.QueryUnescape(c.Query.Encode()); q != "" {
+		out += "?" + q
+	}
+	for _, name := range []string{"Stripe-Account", "Stripe-Context", "Stripe-Version"} {
+		if v := c.Header.Get(name); v != "" {
+			out += " " + name + "=" + v
+		}
+	}
+	return strings.TrimSpace(out)
+}
+
+// What a look asks for, whose it is, and what is not asked for.
+func TestFetch(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ account, objectType, objectID, key, want string }{
+		{"", "customer", "cus_1", "sk_live_1", "/v1/customers/cus_1"},
+		{"acct_1", "customer", "cus_1", "sk_live_1", "acct_1 /v1/customers/cus_1 Stripe-Account=acct_1"},
+		{"", "subscription", "sub_1", "rk_test_1", "/v1/subscriptions/sub_1"},
+		{"", "cash_balance", "cus_1", "sk_live_1", "/v1/customers/cus_1/cash_balance"},
+		{"", "issuing.authorization", "iauth_1", "sk_live_1", "/v1/issuing/authorizations/iauth_1"},
+		// The account of a path stands for itself.
+		{"acct_1", "account", "acct_1", "sk_live_1", "acct_1 /v1/accounts/acct_1"},
+		{"acct_1", "capability", "acct_1:card_payments", "sk_live_1", "acct_1 /v1/accounts/acct_1/capabilities/card_payments"},
+		{"acct_1", "capability", "card_payments", "sk_live_1", "none"},
+		{"acct_1", "balance", "balance", "sk_live_1", "acct_1 /v1/balance Stripe-Account=acct_1"},
+		// Thin events.
+		{"acct_1", "v2.core.account", "acct_2", "sk_live_1", "acct_1 /v2/core/accounts/acct_2 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
+		// Chosen ids may hold anything.
+		{"", "coupon", "50% / a?b#c", "sk_live_1", "/v1/coupons/50%25%20%2F%20a%3Fb%23c"},
+		{"", "coupon", "..", "sk_live_1", "none"},
+		{"", "plan", ".", "sk_live_1", "none"},
+		{"acct_1", "capability", "..:card_payments", "sk_live_1", "none"},
+		// A name of both modes is asked for in its own alone.
+		{"test", "coupon", "SPRING", "sk_test_1", "/v1/coupons/SPRING"},
+		{"test", "coupon", "SPRING", "sk_live_1", "none"},
+		{"", "coupon", "SPRING", "rk_test_1", "none"},
+		{"acct_1/test", "product", "p", "sk_test_1", "acct_1 /v1/products/p Stripe-Account=acct_1"},
+		{"acct_1/test", "product", "p", "rk_live_1", "none"},
+		{"acct_1/test", "product", "p", "another form", "acct_1 /v1/products/p Stripe-Account=acct_1"},
+		{"", "customer", "cus_1", "sk_test_1", "/v1/customers/cus_1"},
+		// No GET, or none by what is known.
+		{"", "card", "card_1", "sk_live_1", "none"},
+		{"", "some.new_type", "x_1", "sk_live_1", "none"},
+	} {
+		if got := line(stripe.Stripe{}.Fetch(&provider.Source{}, withKey(tc.key), tc.account, tc.objectType, tc.objectID)); got != tc.want {
+			t.Errorf("%s %s %s with %s: %s, want %s", tc.account, tc.objectType, tc.objectID, tc.key, got, tc.want)
+		}
+	}
+}
+
+// Every type of the table of objects can be read, or is among those that say why not.
+func TestEveryTypeIsReadOrLeftOut(t *testing.T) {
+	t.Parallel()
+	leftOut := []string{"application", "bank_account", "billing.alert_triggered", "billing_portal.session", "card", "discount",
+		"entitlements.active_entitlement_summary", "fee_refund", "person"}
+	for _, objectType := range stripe.TypeNames() {
+		_, ok := stripe.Stripe{}.Fetch(&provider.Source{}, withKey("k"), "acct_1", objectType, "a:b")
+		if ok == slices.Contains(leftOut, objectType) {
+			t.Errorf("%s: read %v", objectType, ok)
+		}
+	}
+}
+
+func TestListEventsAndControl(t *testing.T) {
+	t.Parallel()
+	since, until := time.Unix(100, 999), time.Unix(200, 0)
+	for account, want := range map[string]string{
+		"":            "/v1/events?created[gte]=100&created[lte]=200&limit=100",
+		"test":        "/v1/events?created[gte]=100&created[lte]=200&limit=100",
+		"acct_1/test": "acct_1 /v1/events?created[gte]=100&created[lte]=200&limit=100 Stripe-Account=acct_1",
+	} {
+		if got := line(stripe.Stripe{}.ListEvents(withKey("k"), account, since, until, ""), true); got != want {
+			t.Errorf("%s: %s, want %s", account, got, want)
+		}
+	}
+	want := "acct_1 /v1/events?created[gte]=100&created[lte]=200&limit=100&starting_after=evt_9 Stripe-Account=acct_1"
+	if got := line(stripe.Stripe{}.ListEvents(withKey("k"), "acct_1", since, until, "evt_9"), true); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := line(stripe.Stripe{}.Control(withKey("k"), "acct_1"), true); got != "acct_1 /v1/events?limit=1 Stripe-Account=acct_1" {
+		t.Error(got)
+	}
+}
+
+func TestAuthorize(t *testing.T) {
+	t.Parallel()
+	api := withKey("rk_test_1")
+	api.Version = "2020-08-27"
+	thin, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
+	whole, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "customer", "cus_1")
+	for c, want := range map[*provider.Call]string{&thin: "2026-08-26.dahlia", &whole: "2020-08-27"} {
+		stripe.Stripe{}.Authorize(api, c.Header)
+		if got := c.Header.Get("Stripe-Version"); got != want || c.Header.Get("Authorization") != "Bearer rk_test_1" {
+			t.Errorf("%s: version %q, want %q", c.Path, got, want)
+		}
+	}
+	api.Version = "2026-01-28.clover"
+	thin, _ = stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
+	if (stripe.Stripe{}).Authorize(api, thin.Header); thin.Header.Get("Stripe-Version") != "2026-01-28.clover" {
+		t.Error(thin.Header)
+	}
+}
+
+func TestCompleteAPI(t *testing.T) {
+	t.Parallel()
+	for key, rate := range map[string]int{"sk_live_1": 20, "rk_live_1": 20, "sk_test_1": 5, "rk_test_1": 5, "anything": 5} {
+		api := withKey(key)
+		if err := (stripe.Stripe{}).CompleteAPI(api); err != nil || api.Rate != rate || api.Concurrency != 5 || api.BaseURL != "https://api.stripe.com" {
+			t.Errorf("%s: %+v, %v", key, api, err)
+		}
+	}
+	set := provider.API{BaseURL: "http://127.0.0.1:1", Key: provider.Secret{Value: []byte("sk_live_1")}, Version: "2026-01-28.clover", Rate: 3, Concurrency: 2}
+	kept := set
+	if err := (stripe.Stripe{}).CompleteAPI(&kept); err != nil || !cmp.Equal(set, kept) {
+		t.Errorf("%+v, %v", kept, err)
+	}
+	for key, want := range map[string]string{"pk_live_1": "publishable", "whsec_1": "secret of a webhook endpoint"} {
+		if err := (stripe.Stripe{}).CompleteAPI(withKey(key)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	api := withKey("sk_live_1")
+	api.Version = "v1"
+	if err := (stripe.Stripe{}).CompleteAPI(api); err == nil || !strings.Contains(err.Error(), "version") {
+		t.Error(err)
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	const missing = `{"error": {"code": "resource_missing", "message": "No such customer: 'cus_1'", "param": "id", "type": "invalid_request_error"}}`
+	fault := func(code, message string) string {
+		return fmt.Sprintf(`{"error": {"code": %q, "message": %q}}`, code, message)
+	}
+	for name, tc := range map[string]struct {
+		status int
+		header string
+		body   string
+		kind   provider.VerdictKind
+		wait   time.Duration
+		detail string
+	}{
+		"found":                {200, "", ` {"id": "cus_1"}` + "\n", provider.Found, 0, ""},
+		"a page of a portal":   {200, "", "<html>", provider.Trouble, 0, "no JSON object"},
+		"empty":                {200, "", "", provider.Trouble, 0, "no JSON object"},
+		"cut":                  {200, "", "{", provider.Trouble, 0, "no JSON object"},
+		"missing":              {404, "", missing, provider.Missing, 0, "no such object"},
+		"no such address":      {404, "", fault("", "Unrecognized request URL (GET: /v1/x)"), provider.Trouble, 0, "is base_url right?"},
+		"another server":       {404, "", "not found", provider.Trouble, 0, "is base_url right?"},
+		"other mode":           {404, "", fault("resource_missing", "No such customer: 'cus_1'; a similar object exists in test mode, but a live mode key was used to make this request."), provider.Refused, 0, "other mode"},
+		"wrong key":            {401, "", fault("", "Invalid API Key provided: sk_test_****1234"), provider.Refused, time.Minute, "set the source's api.key"},
+		"no permission":        {403, "", fault("", "The provided key 'rk_live_***123' does not have the required permissions for this endpoint on account 'acct_1'. Having the 'rak_customer_read' permission would allow this request to continue."), provider.Refused, 0, "permission customer_read:"},
+		"no access to account": {403, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have access to account 'acct_1'"), provider.Refused, 0, "connect it again"},
+		"forbidden":            {403, "", "", provider.Refused, 0, "give it the permission"},
+		"too many":             {429, "", fault("rate_limit", "slow down"), provider.Throttled, time.Second, "too many calls"},
+		"too many, by reason":  {429, "Stripe-Rate-Limited-Reason: endpoint-rate", fault("rate_limit", ""), provider.Throttled, time.Second, "(endpoint-rate)"},
+		"too many at once":     {429, "Stripe-Rate-Limited-Reason: global-concurrency", "", provider.Throttled, 250 * time.Millisecond, "(global-concurrency)"},
+		"too many, and a wait": {429, "Retry-After: 7", "", provider.Throttled, 7 * time.Second, "too many calls"},
+		"busy":                 {429, "Stripe-Rate-Limited-Reason: resource-specific", fault("lock_timeout", ""), provider.Trouble, 0, "busy"},
+		"busy, as a conflict":  {409, "", fault("lock_timeout", ""), provider.Trouble, 0, "(lock_timeout)"},
+		"down":                 {500, "", "", provider.Trouble, 0, "answered 500"},
+		"down for a while":     {503, "Retry-After: 2", "", provider.Trouble, 2 * time.Second, "answered 503"},
+		"bad cursor":           {400, "", fault("resource_missing", "No such event"), provider.Trouble, 0, "(resource_missing)"},
+		"moved":                {301, "", "", provider.Trouble, 0, "redirect"},
+		"codes are words":      {500, "", fault("sk_live_1 is wrong!", ""), provider.Trouble, 0, "answered 500"},
+	} {
+		h := http.Header{}
+		if k, v, ok := strings.Cut(tc.header, ": "); ok {
+			h.Set(k, v)
+		}
+		v := stripe.Stripe{}.Answer(tc.status, h, []byte(tc.body))
+		if v.Kind != tc.kind || v.Wait != tc.wait || !strings.Contains(v.Detail, tc.detail) || (v.Detail == "") != (tc.kind == provider.Found) {
+			t.Errorf("%s: %+v", name, v)
+		}
+		if strings.Contains(v.Detail, "sk_") || strings.Contains(v.Detail, "rk_") {
+			t.Errorf("%s: quotes a key: %s", name, v.Detail)
+		}
+	}
+}

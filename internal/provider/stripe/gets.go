@@ -1,0 +1,144 @@
+package stripe
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// gets are the paths that read one object, by its type (https://docs.stripe.com/api). {id} is the object's name in the mirror; {a} and {b} are
+// the two halves of a name that is joined; what has neither there is one of in each account.
+//
+// Left out are types that no GET reads by what the mirror knows of them:
+//   - card, bank_account: below /v1/customers/{c} or /v1/accounts/{a}, and only the state tells which of the two;
+//   - person: below /v1/accounts/{a}, and the account that an event names need not be the one the person belongs to;
+//   - fee_refund: below its application fee;
+//   - discount: read through its customer or subscription, whose discount may be another one by now;
+//   - billing_portal.session: has no GET;
+//   - entitlements.active_entitlement_summary: has no GET; the list of what is in it is another shape;
+//   - billing.alert_triggered, application: no objects of the mirror.
+var gets = map[string]string{
+	"account":          "/v1/accounts/{id}",
+	"capability":       "/v1/accounts/{a}/capabilities/{b}",
+	"source":           "/v1/sources/{id}",
+	"balance":          "/v1/balance",
+	"balance_settings": "/v1/balance_settings",
+	"tax.settings":     "/v1/tax/settings",
+
+	"customer":     "/v1/customers/{id}",
+	"cash_balance": "/v1/customers/{id}/cash_balance", // named by its customer
+	"tax_id":       "/v1/tax_ids/{id}",
+
+	"charge":                    "/v1/charges/{id}",
+	"dispute":                   "/v1/disputes/{id}",
+	"payment_intent":            "/v1/payment_intents/{id}",
+	"setup_intent":              "/v1/setup_intents/{id}",
+	"mandate":                   "/v1/mandates/{id}",
+	"payment_link":              "/v1/payment_links/{id}",
+	"payment_method":            "/v1/payment_methods/{id}",
+	"refund":                    "/v1/refunds/{id}",
+	"review":                    "/v1/reviews/{id}",
+	"radar.early_fraud_warning": "/v1/radar/early_fraud_warnings/{id}",
+	"checkout.session":          "/v1/checkout/sessions/{id}",
+
+	"payout":          "/v1/payouts/{id}",
+	"topup":           "/v1/topups/{id}",
+	"transfer":        "/v1/transfers/{id}",
+	"application_fee": "/v1/application_fees/{id}",
+
+	"invoice":               "/v1/invoices/{id}",
+	"invoiceitem":           "/v1/invoiceitems/{id}",
+	"invoice_payment":       "/v1/invoice_payments/{id}",
+	"credit_note":           "/v1/credit_notes/{id}",
+	"subscription":          "/v1/subscriptions/{id}",
+	"subscription_schedule": "/v1/subscription_schedules/{id}",
+	"quote":                 "/v1/quotes/{id}",
+	"tax_rate":              "/v1/tax_rates/{id}",
+	"promotion_code":        "/v1/promotion_codes/{id}",
+	"coupon":                "/v1/coupons/{id}",
+	"plan":                  "/v1/plans/{id}",
+	"price":                 "/v1/prices/{id}",
+	"product":               "/v1/products/{id}",
+
+	"billing.alert":                      "/v1/billing/alerts/{id}",
+	"billing.credit_grant":               "/v1/billing/credit_grants/{id}",
+	"billing.credit_balance_transaction": "/v1/billing/credit_balance_transactions/{id}",
+	"billing.meter":                      "/v1/billing/meters/{id}",
+	"billing_portal.configuration":       "/v1/billing_portal/configurations/{id}",
+
+	"issuing.authorization": "/v1/issuing/authorizations/{id}",
+	"issuing.card":          "/v1/issuing/cards/{id}",
+	"issuing.cardholder":    "/v1/issuing/cardholders/{id}",
+	"issuing.transaction":   "/v1/issuing/transactions/{id}",
+	"issuing.dispute":       "/v1/issuing/disputes/{id}",
+
+	"climate.product":               "/v1/climate/products/{id}",
+	"reporting.report_type":         "/v1/reporting/report_types/{id}",
+	"file":                          "/v1/files/{id}",
+	"test_helpers.test_clock":       "/v1/test_helpers/test_clocks/{id}",
+	"identity.verification_session": "/v1/identity/verification_sessions/{id}",
+
+	// What thin events name.
+	"v2.core.account":           "/v2/core/accounts/{id}",
+	"v2.core.event_destination": "/v2/core/event_destinations/{id}",
+}
+
+// pathOf is the path of an object; false where there is none. Users choose some ids, so they may hold anything.
+func pathOf(objectType, objectID string) (string, bool) {
+	path, ok := gets[objectType]
+	a, b, joined := strings.Cut(objectID, ":")
+	if !ok || strings.Contains(path, "{a}") && !(joined && escapable(a) && escapable(b)) || strings.Contains(path, "{id}") && !escapable(objectID) {
+		return "", false
+	}
+	return strings.NewReplacer("{id}", url.PathEscape(objectID), "{a}", url.PathEscape(a), "{b}", url.PathEscape(b)).Replace(path), true
+}
+
+// escapable: . and .. would be read as places in the path, however they are written.
+func escapable(part string) bool { return part != "" && part != "." && part != ".." }
+
+// Fetch reads an object of the table above by its name. What is kept under "test" or ".../test" is in the test mode of that account, and a key reads
+// one mode: where a name can be in both, an object of the other mode is not asked for, since another one would answer.
+func (Stripe) Fetch(_ *provider.Source, api *provider.API, account, objectType, objectID string) (provider.Call, bool) {
+	path, ok := pathOf(objectType, objectID)
+	account, test := realAccount(account)
+	if r := types[objectType]; ok && (test || r.sharesModes()) {
+		ok = modeOf(api.Key) == unknownMode || (modeOf(api.Key) == testMode) == test
+	}
+	if !ok {
+		return provider.Call{}, false
+	}
+	return forAccount(api, provider.Call{Account: account, Path: path}), true
+}
+
+// sharesModes: one name can be an object in live mode and another one in test mode.
+func (r row) sharesModes() bool { return r.chosen || r.id == byAccount || r.id == single }
+
+// realAccount is Stripe's name of a tenant of the mirror, and whether it is its test mode's part.
+func realAccount(tenant string) (account string, test bool) {
+	if tenant == "test" {
+		return "", true
+	}
+	return strings.CutSuffix(tenant, "/test")
+}
+
+// mode is the part of an account that a key reads.
+type mode int
+
+const (
+	unknownMode mode = iota
+	liveMode
+	testMode
+)
+
+// modeOf reads the mode from the key's own words: sk_live_..., rk_test_...
+func modeOf(key provider.Secret) mode {
+	kind, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(string(key.Value), "sk_"), "rk_"), "_")
+	switch kind {
+	case "live":
+		return liveMode
+	case "test":
+		return testMode
+	}
+	return unknownMode
+}
