@@ -891,6 +891,21 @@ ALTER TABLE postern.staged OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.staged IS 'objects made anew from the log by a rebuild that is open, by source; what an ended one left is cleared';
 
+CREATE TABLE postern.watermarks (
+    source integer NOT NULL,
+    account text NOT NULL,
+    what text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    run bigint NOT NULL,
+    at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.watermarks OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.watermarks IS 'from when until when, on the provider''s clock, something of an account is proven complete: what the provider has told lies in the log and has its outcome';
+
 ALTER TABLE ONLY postern.bases
     ADD CONSTRAINT bases_pkey PRIMARY KEY (source, account, object_type, object_id);
 
@@ -951,6 +966,9 @@ ALTER TABLE ONLY postern.sources
 ALTER TABLE ONLY postern.staged
     ADD CONSTRAINT staged_pkey PRIMARY KEY (source, account, object_type, object_id);
 
+ALTER TABLE ONLY postern.watermarks
+    ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, what);
+
 CREATE INDEX outbox_unsent ON postern.outbox USING btree (made_at) WHERE (sent_at IS NULL);
 
 CREATE INDEX outcomes_by_object ON postern.outcomes USING btree (object, event_id) WHERE (object <> 0);
@@ -994,6 +1012,9 @@ CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR 
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STATEMENT EXECUTE FUNCTION postern.refuse_change();
 
 CREATE TRIGGER runs_forget_finds BEFORE UPDATE ON postern.runs FOR EACH ROW WHEN (((new.job = 'redact'::text) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION postern.forget_finds();
+
+ALTER TABLE ONLY postern.watermarks
+    ADD CONSTRAINT watermarks_source_fkey FOREIGN KEY (source) REFERENCES postern.sources(number);
 
 GRANT ALL ON SCHEMA mirror TO postern_maintenance;
 GRANT USAGE ON SCHEMA mirror TO postern_reader;
@@ -1111,3 +1132,6 @@ GRANT SELECT ON TABLE postern.schema_migrations TO postern_maintenance;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.staged TO postern_processor;
 GRANT SELECT ON TABLE postern.staged TO postern_operator;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.watermarks TO postern_processor;
+GRANT SELECT ON TABLE postern.watermarks TO postern_operator;

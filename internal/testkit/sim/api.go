@@ -1,7 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
@@ -54,4 +59,77 @@ func (Provider) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obs
 		}
 	}
 	return o, nil
+}
+
+var (
+	_ provider.Reader      = Provider{}
+	_ provider.EventLister = Provider{}
+)
+
+// CompleteAPI needs nothing.
+func (Provider) CompleteAPI(*provider.API) error { return nil }
+
+// Authorize needs no credential.
+func (Provider) Authorize(*provider.API, http.Header) {}
+
+// Fetch asks for /things/ID.
+func (Provider) Fetch(_ *provider.Source, _ *provider.API, _, objectType, objectID string) (provider.Call, bool) {
+	return provider.Call{Path: "/things/" + objectID}, objectType == "thing"
+}
+
+// Control asks for /.
+func (Provider) Control(*provider.API, string) provider.Call { return provider.Call{Path: "/"} }
+
+// Answer judges by the status alone.
+func (Provider) Answer(status int, header http.Header, body []byte) provider.Verdict {
+	if status == http.StatusNotFound {
+		return provider.Verdict{Kind: provider.Missing}
+	}
+	return provider.JudgeStatus(status, header, body)
+}
+
+// ListEvents asks for /events, in microseconds.
+func (Provider) ListEvents(_ *provider.API, _ string, since, until time.Time, cursor string) provider.Call {
+	return provider.Call{Path: "/events", Query: url.Values{"since": {fmt.Sprint(since.UnixMicro())}, "until": {fmt.Sprint(until.UnixMicro())}, "cursor": {cursor}}}
+}
+
+// page is a page of events as the simulated API answers it.
+type page struct {
+	Events []json.RawMessage `json:"events"`
+	Next   string            `json:"next"`
+}
+
+// EventPage splits a page.
+func (Provider) EventPage(_ string, body []byte) (bodies [][]byte, next string, err error) {
+	var p page
+	if err := json.Unmarshal(body, &p); err != nil {
+		return nil, "", err
+	}
+	for _, e := range p.Events {
+		bodies = append(bodies, e)
+	}
+	return bodies, p.Next, nil
+}
+
+// Page is the page of the history's events that happened from since to until, newest first and so many at most, behind the event that the cursor
+// names; both ends belong to it.
+func (h *History) Page(since, until int64, cursor string, limit int) []byte {
+	var found []Event
+	for _, e := range h.Events {
+		if e.Happened >= since && e.Happened <= until {
+			found = append(found, e)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Event) int { return cmp.Compare(b.Happened, a.Happened) })
+	if i := slices.IndexFunc(found, func(e Event) bool { return e.Key == cursor }); i >= 0 {
+		found = found[i+1:]
+	}
+	out := page{Events: []json.RawMessage{}}
+	for _, e := range found[:min(limit, len(found))] {
+		out.Events = append(out.Events, e.Body)
+	}
+	if len(found) > limit {
+		out.Next = found[limit-1].Key
+	}
+	return text(out)
 }

@@ -1,0 +1,167 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// slices of a walk aim at this many pages.
+const fewPages, manyPages = 2, 10
+
+// events appends what the provider has told and the log lacks. It goes through time, a stretch after the other: the checkpoint is how far, in
+// microseconds of the provider's clock, and moves only when everything in the stretch is in the log and has its outcome. Killed anywhere, the
+// stretch in hand is read again, and what is there already is a duplicate.
+func (w *work) events(ctx context.Context) (runs.Status, error) {
+	lister, ok := w.source.Provider.(provider.EventLister)
+	if !ok {
+		return "", runs.Refuse(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead", w.source.Provider.Name()))
+	}
+	if err := w.begin(ctx); err != nil {
+		return "", err
+	}
+	span := w.Settings.Span
+	for w.hold.Cursor < w.hold.Bound {
+		since := time.UnixMicro(w.hold.Cursor).UTC()
+		until := time.UnixMicro(min(since.Add(span).UnixMicro(), w.hold.Bound)).UTC()
+		fresh, pages, err := w.stretch(ctx, lister, since, until)
+		if err != nil {
+			return "", err
+		}
+		if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running {
+			return status, err
+		}
+		if err := w.proven(ctx, until); err != nil {
+			return "", err
+		}
+		if status, err := w.advance(ctx, until.UnixMicro()); err != nil || status != runs.Running {
+			return status, err
+		}
+		switch {
+		case pages > manyPages:
+			span = max(span/2, w.Settings.MinSpan)
+		case pages < fewPages:
+			span = min(span*2, w.Settings.MaxSpan)
+		}
+	}
+	return runs.Running, nil
+}
+
+// begin freezes the bounds of the time to look through.
+func (w *work) begin(ctx context.Context) error {
+	if w.hold.Cursor != 0 {
+		return nil
+	}
+	now := w.source.Caller.Now()
+	if w.hold.Bound == 0 {
+		until := now.Add(-w.Settings.Settle)
+		if !w.order.Until.IsZero() && w.order.Until.Before(until) {
+			until = w.order.Until
+		}
+		if err := w.hold.Freeze(ctx, until.Truncate(time.Second).UnixMicro()); err != nil {
+			return err
+		}
+	}
+	since, err := w.since(ctx, now)
+	if err != nil {
+		return err
+	}
+	_, err = w.hold.Advance(ctx, min(since.Truncate(time.Second).UnixMicro(), w.hold.Bound))
+	return err
+}
+
+const watermarkSQL = `SELECT until FROM watermarks WHERE source = $1 AND account = $2 AND what = $3`
+
+// since is where to begin: where was asked for, else a little before what is proven, else as far back as the provider knows.
+func (w *work) since(ctx context.Context, now time.Time) (time.Time, error) {
+	if !w.order.Since.IsZero() {
+		return w.order.Since, nil
+	}
+	oldest := now.Add(-w.Settings.Kept)
+	proven, err := Watermark(ctx, w.Pool, w.order.Source, w.order.Account, Events)
+	if err != nil || proven.IsZero() || proven.Before(oldest) {
+		return oldest, err
+	}
+	return proven.Add(-w.Settings.Overlap), nil
+}
+
+// stretch reads all pages of a stretch of time, without its end, and appends what the log lacks.
+func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, until time.Time) (fresh []int64, pages int, err error) {
+	for cursor := ""; ; {
+		a, err := w.call(ctx, lister.ListEvents(w.source.API, w.order.Account, since, until.Add(-time.Microsecond), cursor))
+		if err != nil {
+			return nil, 0, err
+		}
+		if a.Kind == provider.Missing {
+			return nil, 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Detail)
+		}
+		bodies, next, err := lister.EventPage(w.order.Account, a.Body)
+		if err != nil {
+			return nil, 0, fmt.Errorf("source %s: %w", w.source.Name, err)
+		}
+		ids, err := w.page(ctx, bodies)
+		if err != nil {
+			return nil, 0, err
+		}
+		fresh = append(fresh, ids...)
+		if pages++; next == "" {
+			return fresh, pages, nil
+		}
+		if next == cursor {
+			return nil, 0, fmt.Errorf("the API of source %s gives the same page again and again", w.source.Name)
+		}
+		cursor = next
+	}
+}
+
+// page appends the events of a page, or counts what the log lacks of them.
+func (w *work) page(ctx context.Context, bodies [][]byte) ([]int64, error) {
+	ds := make([]events.Delivery, 0, len(bodies))
+	received := time.Now().UTC()
+	for _, body := range bodies {
+		d := provider.Delivery{Body: body, ReceivedAt: received}
+		named, err := w.source.Provider.Identify(w.source.Config, &d)
+		if err != nil {
+			w.counts[Refused]++ // of an account that the source does not take
+			continue
+		}
+		ds = append(ds, events.Delivery{Source: w.order.Source, ReceivedAt: received, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof(),
+			Body: body, Events: named})
+	}
+	if w.order.DryRun {
+		return nil, w.compare(ctx, ds)
+	}
+	return w.append(ctx, ds)
+}
+
+// proof is what proves what was fetched: the connection to the API, and by which run.
+func (w *work) proof() []byte { return fmt.Appendf(nil, `{"scheme":"api","run":%d}`, w.hold.Run.Run) }
+
+// Refused counts events that the source takes from nobody, since they are of an account that it does not allow.
+const Refused = "refused"
+
+const knownSQL = `
+SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1 AND k.key = d.key LIMIT 1) k`
+
+// compare counts what of some deliveries is in the log.
+func (w *work) compare(ctx context.Context, ds []events.Delivery) error {
+	var keys [][]byte
+	for i := range ds {
+		for _, e := range ds[i].Events {
+			digest := events.KeyDigest(e.Key)
+			keys = append(keys, digest[:])
+		}
+	}
+	var known int64
+	if err := w.Pool.QueryRow(ctx, knownSQL, w.order.Source, keys).Scan(&known); err != nil {
+		return fmt.Errorf("look for %d keys: %w", len(keys), err)
+	}
+	w.counts[Seen] += int64(len(keys))
+	w.counts[Present] += known
+	w.counts[Missing] += int64(len(keys)) - known
+	return nil
+}

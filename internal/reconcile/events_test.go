@@ -1,0 +1,180 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// some are the events that chance lets through.
+func some(evs []sim.Event, percent int, seed uint64) (kept []sim.Event) {
+	r := rand.New(rand.NewPCG(seed, 41))
+	for _, e := range evs {
+		if r.IntN(100) < percent {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// jobs are what carries out a bundle's runs.
+func (b *testBundle) jobs() map[string]runs.Carry {
+	return map[string]runs.Carry{reconcile.Job: b.runner().Carry}
+}
+
+// What webhooks lost is found, appended under its own name and applied; what they brought, and what comes later, is a duplicate.
+func TestMissedEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 1, eventTime)
+	all := b.api.h.Events
+	kept := some(all, 60, 1)
+	b.deliver(t, kept)
+	if len(b.wrong(t)) == 0 {
+		t.Fatal("nothing is wrong before: this history needs no reconciliation")
+	}
+	b.Carry(t, "one", 1, b.jobs())
+	r := b.ask(t, reconcile.Order{What: reconcile.Events})
+	want := map[string]int64{reconcile.Seen: int64(len(all)), reconcile.Missing: int64(len(all) - len(kept)), reconcile.Present: int64(len(kept))}
+	for name, n := range want {
+		if r.Counts[name] != n {
+			t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
+		}
+	}
+	if r.Status != runs.Done {
+		t.Errorf("the run is %s: %s", r.Status, r.Detail)
+	}
+	until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
+	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); err != nil || !until.Equal(want) {
+		t.Errorf("proven until %s (%v), want %s", until, err, want)
+	}
+	var stored int
+	count := `SELECT count(*) FROM events WHERE origin = 'reconcile'`
+	if err := b.DB.Pool.QueryRow(t.Context(), count).Scan(&stored); err != nil || stored != len(all)-len(kept) {
+		t.Errorf("%d events of reconciliation (%v), want %d", stored, err, len(all)-len(kept))
+	}
+	b.deliver(t, all) // the webhooks that come late are duplicates
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored); err != nil || stored != len(all) {
+		t.Errorf("%d events in all (%v), want %d", stored, err, len(all))
+	}
+	if again := b.ask(t, reconcile.Order{What: reconcile.Events}); again.Counts[reconcile.Missing] != 0 {
+		t.Errorf("a second run finds %d missing", again.Counts[reconcile.Missing])
+	}
+}
+
+// After the events and a look at each object that owes one the mirror is what the provider has.
+func TestReconciledMirrorIsTheProviders(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, seed, eventTime)
+			b.deliver(t, some(b.api.h.Events, 50, seed))
+			b.Carry(t, "one", 1, b.jobs())
+			b.ask(t, reconcile.Order{What: reconcile.Events})
+			looks := 0
+			for _, id := range b.api.h.ObjectIDs() {
+				var owed bool
+				err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(look_after <> 0), false) FROM objects WHERE object_id = $1`, id).Scan(&owed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !owed {
+					continue
+				}
+				looks++
+				if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
+					t.Errorf("a look at %s is %s with %v: %s", id, r.Status, r.Counts, r.Detail)
+				}
+			}
+			for _, w := range b.wrong(t) {
+				t.Errorf("after %d looks %s", looks, w)
+			}
+		})
+	}
+}
+
+// A dry run counts and appends nothing, and proves nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 2, eventTime)
+	kept := some(b.api.h.Events, 70, 2)
+	b.deliver(t, kept)
+	b.Carry(t, "one", 1, b.jobs())
+	r := b.ask(t, reconcile.Order{What: reconcile.Events, DryRun: true})
+	if missing := int64(len(b.api.h.Events) - len(kept)); r.Status != runs.Done || r.Counts[reconcile.Missing] != missing {
+		t.Errorf("%s with %v, want %d missing", r.Status, r.Counts, missing)
+	}
+	var stored int
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE origin = 'reconcile'`).Scan(&stored); err != nil || stored != 0 {
+		t.Errorf("%d events were appended (%v)", stored, err)
+	}
+	if until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || !until.IsZero() {
+		t.Errorf("proven until %s (%v)", until, err)
+	}
+}
+
+// Whatever the API does, and wherever processes end, the run comes to its end, skips nothing, and tells what was missing.
+func TestTroubleSkipsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 3, eventTime)
+	all := b.api.h.Events
+	kept := some(all, 50, 3)
+	b.deliver(t, kept)
+	r := rand.New(rand.NewPCG(3, 51))
+	b.api.fails = func(provider.Call) (*reconcile.Answer, error) {
+		switch r.IntN(6) {
+		case 0:
+			return nil, errDown
+		case 1:
+			return &reconcile.Answer{Verdict: provider.JudgeStatus(http.StatusInternalServerError, http.Header{}, nil)}, nil
+		case 2:
+			return &reconcile.Answer{Verdict: provider.JudgeStatus(http.StatusTooManyRequests, http.Header{}, nil)}, nil
+		}
+		return nil, nil
+	}
+	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: b.Source, What: reconcile.Events}, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 { // processes come and go
+		stop := b.Carry(t, fmt.Sprint("process ", i), 1, b.jobs())
+		time.AfterFunc(time.Duration(50+r.IntN(100))*time.Millisecond, stop)
+		before := b.api.made("/events")
+		for b.api.made("/events") < before+3 {
+			if now, err := runs.Show(t.Context(), b.Operator, run); err != nil || now.Status.Final() {
+				break
+			}
+		}
+	}
+	b.Carry(t, "last", 1, b.jobs())
+	got := b.ended(t, run)
+	if got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(len(all)-len(kept)) || got.Counts[reconcile.Seen] != int64(len(all)) {
+		t.Errorf("%s with %v, want %d missing of %d: %s", got.Status, got.Counts, len(all)-len(kept), len(all), got.Detail)
+	}
+	var stored int
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored); err != nil || stored != len(all) {
+		t.Errorf("%d events in the log (%v), want %d", stored, err, len(all))
+	}
+}
+
+// Credentials that are good for nothing end the run with what to do, and nothing is proven.
+func TestRefusedCredentials(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 4, eventTime)
+	b.api.fails = func(provider.Call) (*reconcile.Answer, error) {
+		return &reconcile.Answer{Verdict: provider.JudgeStatus(http.StatusUnauthorized, http.Header{}, nil)}, nil
+	}
+	b.Carry(t, "one", 1, b.jobs())
+	r := b.ask(t, reconcile.Order{What: reconcile.Events})
+	if want := "the API of source " + applied.Name + ": answered 401"; r.Status != runs.Failed || len(r.Detail) < len(want) || r.Detail[:len(want)] != want {
+		t.Errorf("%s: %s", r.Status, r.Detail)
+	}
+}

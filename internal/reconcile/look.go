@@ -1,0 +1,108 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// errNoFetch: the provider's API has nothing that reads such an object.
+var errNoFetch = errors.New("the API reads no object of that type by its name")
+
+// object has a look at one object, whatever is known of it.
+func (w *work) object(ctx context.Context) (runs.Status, error) {
+	if w.hold.Bound == 0 {
+		if err := w.hold.Freeze(ctx, 1); err != nil {
+			return "", err
+		}
+	}
+	d, err := w.look(ctx, versioning.Key{Account: w.order.Account, Type: w.order.Type, ID: w.order.ID})
+	if errors.Is(err, errNoFetch) {
+		return "", runs.Refuse(fmt.Errorf("source %s, %s: %w", w.source.Name, w.order.Type, err))
+	}
+	if err != nil {
+		return "", err
+	}
+	if w.order.DryRun {
+		return w.advance(ctx, 1)
+	}
+	fresh, err := w.append(ctx, []events.Delivery{*d})
+	if err != nil {
+		return "", err
+	}
+	if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running {
+		return status, err
+	}
+	return w.advance(ctx, 1)
+}
+
+// look fetches an object and returns the event of what was answered. That it is missing is believed only where the same credentials are good for
+// something that is there.
+func (w *work) look(ctx context.Context, k versioning.Key) (*events.Delivery, error) {
+	reader := w.source.reader()
+	call, ok := reader.Fetch(w.source.Config, w.source.API, k.Account, k.Type, k.ID)
+	if !ok {
+		return nil, errNoFetch
+	}
+	a, err := w.call(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: w.source.API.Version, Body: a.Body},
+		Date: a.Date, Elapsed: a.Elapsed, Lag: w.source.Provider.(provider.Looker).Lag()}
+	if a.Kind == provider.Missing {
+		if err := w.control(ctx, k.Account); err != nil {
+			return nil, err
+		}
+		l.Missing, l.Body = true, nil
+	}
+	return w.event(k, l)
+}
+
+// control proves that the credentials are good.
+func (w *work) control(ctx context.Context, account string) error {
+	a, err := w.call(ctx, w.source.reader().Control(w.source.API, account))
+	if err == nil && a.Kind != provider.Found {
+		err = fmt.Errorf("the API of source %s answers that an object is missing, and also what must be there: that is not believed", w.source.Name)
+	}
+	return err
+}
+
+// event is a look as it is appended. Its key says what was seen and of which version, so that a state which comes back is another look.
+func (w *work) event(k versioning.Key, l *provider.Look) (*events.Delivery, error) {
+	now := time.Now().UTC()
+	obs, err := w.source.Provider.(provider.Looker).Snapshot(w.source.Config, &l.Snapshot)
+	if err != nil {
+		return nil, fmt.Errorf("source %s, %s %s: read what the API answered: %w", w.source.Name, k.Type, k.ID, err)
+	}
+	in, err := versioning.FromLook(obs, l, now)
+	if err != nil {
+		return nil, fmt.Errorf("source %s, %s %s: %w", w.source.Name, k.Type, k.ID, err)
+	}
+	body, err := l.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("source %s: %w", w.source.Name, err)
+	}
+	return &events.Delivery{Source: w.order.Source, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof(), Body: body,
+		Events: []provider.Event{{Key: lookKey(k, in), Type: provider.LookType, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, OccurredAt: l.Date.UTC(),
+			APIVersion: l.APIVersion, Fingerprint: [16]byte(in.State.Exact[:16])}}}, nil
+}
+
+// lookKey names what was seen: object, version, state.
+func lookKey(k versioning.Key, in versioning.Input) string {
+	h := sha256.New()
+	for _, part := range []string{k.Account, k.Type, k.ID} {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	fmt.Fprintf(h, "%v %d %d %d %s", in.Version.Final, in.Version.At, in.Version.Seen, in.Version.Rank, in.Partial)
+	h.Write(in.State.Exact[:])
+	return "look:" + hex.EncodeToString(h.Sum(nil)[:16])
+}

@@ -1,0 +1,246 @@
+// Package reconcile takes the provider's API as the source of truth: it fetches what webhooks have lost, or left in doubt, and appends it to the log,
+// from where everything goes the way of all events.
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// Job is what reconciliations are called in the ledger of runs.
+const Job = "reconcile"
+
+// What a reconciliation looks through.
+const (
+	// Events: what the provider says it has sent.
+	Events = "events"
+	// Object: one object.
+	Object = "object"
+)
+
+// Order is what a reconciliation is asked to do.
+type Order struct {
+	// Source is the number of the source, and Account the tenant inside it, "" for the one that the key is of.
+	Source  int32  `json:"source"`
+	Account string `json:"account"`
+	// What is Events or Object; Type and ID are the object's.
+	What string `json:"what"`
+	Type string `json:"type,omitzero"`
+	ID   string `json:"id,omitzero"`
+	// Since and Until bound the time of the events, on the provider's clock; zero: from the watermark, less an overlap, and up to now.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+	// DryRun: nothing is appended.
+	DryRun bool `json:"dry_run,omitzero"`
+	// Words are what was asked as the person wrote it, by parameter.
+	Words map[string]string `json:"words"`
+}
+
+// Counts of a run.
+const (
+	// Seen are the events or objects that the provider has told of.
+	Seen = "processed"
+	// Missing are those that the log had not; appended, unless it was a dry run.
+	Missing = "missing"
+	// Present are those that it had.
+	Present = "present"
+	// Conflicting are events that the log has with other content.
+	Conflicting = "conflicting"
+)
+
+// Source is a source whose provider's API can be read.
+type Source struct {
+	Name   string
+	Number int32
+	Config *provider.Source
+	API    *provider.API
+	// Provider reads what the API answers; it is a provider.Reader.
+	Provider provider.Provider
+	// Caller calls the API, within what all processes together may.
+	Caller Caller
+}
+
+// reader is the provider as whoever calls its API needs it.
+func (s *Source) reader() provider.Reader { return s.Provider.(provider.Reader) }
+
+// Caller calls a provider's API.
+type Caller interface {
+	// Do makes one call, when its turn has come, and judges the answer. An error is trouble on the way to one.
+	Do(ctx context.Context, c provider.Call) (*Answer, error)
+	// Now is the time on the provider's clock, as far as it is known.
+	Now() time.Time
+	// Longest is how long the slowest answer of late has taken.
+	Longest() time.Duration
+}
+
+// Answer is what an API answered.
+type Answer struct {
+	provider.Verdict
+	Body []byte
+	// Date is the answer's own time, and Elapsed how long it took.
+	Date    time.Time
+	Elapsed time.Duration
+}
+
+// Settings are a reconciliation's numbers; tests shorten them.
+type Settings struct {
+	// Span is the first stretch of provider time that is read between two checkpoints; it grows and shrinks with what is in it.
+	Span, MinSpan, MaxSpan time.Duration
+	// Overlap is how far before the watermark a run begins, and Settle how far behind the provider's now it ends: what comes later may not be listed yet.
+	Overlap, Settle time.Duration
+	// Kept is how long the provider keeps its events.
+	Kept time.Duration
+	// Again is the pause before trouble is tried again.
+	Again time.Duration
+}
+
+// DefaultSettings are the shipped ones.
+var DefaultSettings = Settings{Span: time.Hour, MinSpan: time.Minute, MaxSpan: 24 * time.Hour, Overlap: time.Hour, Settle: 30 * time.Second, Kept: 30 * 24 * time.Hour, Again: time.Second}
+
+// Runner carries out reconciliations.
+type Runner struct {
+	// Pool is connected as postern_processor, and Log as postern_gateway, which alone may append.
+	Pool, Log *pgxpool.Pool
+	Processor *processor.Processor
+	// Sources are those with an API, by number.
+	Sources  map[int32]*Source
+	Settings Settings
+}
+
+// work is one reconciliation in this process's hands.
+type work struct {
+	*Runner
+	hold   *runs.Hold
+	order  Order
+	source *Source
+	log    *slog.Logger
+	// counts are of what lies behind the checkpoint and is not passed by it yet: ended there, it is counted again.
+	counts map[string]int64
+}
+
+// Carry does what the run was asked for; it is a runs.Carry.
+func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
+	w := &work{Runner: r, hold: h, log: log, counts: map[string]int64{}}
+	asked := json.NewDecoder(bytes.NewReader(h.Asked))
+	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
+	if err := asked.Decode(&w.order); err != nil {
+		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
+	}
+	if w.source = r.Sources[w.order.Source]; w.source == nil {
+		return "", runs.Refuse(errors.New("the source has no section api in the configuration of the processor that took the run: add it there, and ask again"))
+	}
+	switch w.order.What {
+	case Events:
+		return w.events(ctx)
+	case Object:
+		return w.object(ctx)
+	}
+	return "", runs.Refuse(fmt.Errorf("%q is nothing that can be reconciled", w.order.What))
+}
+
+// call makes a call and takes its verdict. What another try cannot mend ends the run; of all else the run waits and tries again, with what it has done so far.
+func (w *work) call(ctx context.Context, c provider.Call) (*Answer, error) {
+	a, err := w.source.Caller.Do(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	switch a.Kind {
+	case provider.Found, provider.Missing:
+		return a, nil
+	case provider.Refused:
+		return nil, runs.Refuse(fmt.Errorf("the API of source %s: %s", w.source.Name, a.Detail))
+	}
+	return nil, fmt.Errorf("the API of source %s: %s", w.source.Name, a.Detail)
+}
+
+// append appends deliveries and enters what is new into the mirror. It returns the new events, and those that this run had appended already.
+func (w *work) append(ctx context.Context, ds []events.Delivery) ([]int64, error) {
+	receipts, err := events.Append(ctx, w.Log, ds)
+	if err != nil {
+		return nil, err
+	}
+	var fresh, present []int64
+	conflicts := int64(0)
+	for _, of := range receipts {
+		for _, r := range of {
+			switch {
+			case r.Conflict:
+				conflicts++
+			case r.Duplicate:
+				present = append(present, r.ID)
+			default:
+				fresh = append(fresh, r.ID)
+			}
+		}
+	}
+	entering := fresh
+	if len(present) > 0 { // a process that has ended may have appended some of them
+		mine, err := w.mine(ctx, present)
+		if err != nil {
+			return nil, err
+		}
+		fresh = append(fresh, mine...)
+	}
+	w.counts[Seen] += int64(len(present)+len(entering)) + conflicts
+	w.counts[Present] += int64(len(present) + len(entering) - len(fresh))
+	w.counts[Missing] += int64(len(fresh))
+	w.counts[Conflicting] += conflicts
+	_, err = w.Processor.Enter(ctx, entering)
+	return fresh, err
+}
+
+const mineSQL = `SELECT id FROM events WHERE id = ANY($1::bigint[]) AND origin = 'reconcile' AND verification ->> 'run' = $2::bigint::text`
+
+// mine are those of some events that this run has appended.
+func (w *work) mine(ctx context.Context, ids []int64) ([]int64, error) {
+	rows, err := w.Pool.Query(ctx, mineSQL, ids, w.hold.Run.Run)
+	if err == nil {
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for what run %d has appended: %w", w.hold.Run.Run, err)
+	}
+	return ids, nil
+}
+
+// advance moves the checkpoint, and takes the counts along.
+func (w *work) advance(ctx context.Context, cursor int64) (runs.Status, error) {
+	for name, n := range w.counts {
+		w.hold.Counts[name] += n
+	}
+	clear(w.counts)
+	return w.hold.Advance(ctx, cursor)
+}
+
+// settled waits until all of some events have their outcomes. It asks each time whether the run still goes on.
+func (w *work) settled(ctx context.Context, ids []int64) (runs.Status, error) {
+	for {
+		n, err := w.Processor.Pending(ctx, ids)
+		if err != nil || n == 0 {
+			return runs.Running, err
+		}
+		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+			return status, err
+		}
+		runs.Pause(ctx, w.Settings.Again)
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+	}
+}
+
+// Statements are all SQL statements of this package, for the test that prepares each.
+func Statements() []string { return []string{watermarkSQL, provenSQL, mineSQL, knownSQL} }
