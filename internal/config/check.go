@@ -122,6 +122,7 @@ func newValidator() *validator.Validate {
 		"source_name":   sourceName.MatchString,
 		"schedule_name": sourceName.MatchString,
 		"public_url":    func(s string) bool { return checkPublicURL(s) == nil },
+		"api_url":       func(s string) bool { return checkAPIURL(s) == nil },
 		"provider":      func(s string) bool { _, ok := all.Named(s); return ok },
 	}
 	for name, rule := range rules {
@@ -200,6 +201,8 @@ func explain(f validator.FieldError) string {
 		return CheckLoopback(fmt.Sprint(f.Value())).Error()
 	case "public_url":
 		return checkPublicURL(fmt.Sprint(f.Value())).Error()
+	case "api_url":
+		return checkAPIURL(string(f.Value().(URL))).Error()
 	case "source_name":
 		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
 	case "schedule_name":

@@ -256,6 +256,8 @@ type Source struct {
 	// RedactOnRequest has processors carry out what the sender asks to be forgotten (Shopify's customers/redact and shop/redact), a minute or two
 	// after it came and without a person. What is redacted cannot be had back. Leave it false and see `postern redact pending`.
 	RedactOnRequest bool `yaml:"redact_on_request" default:"false"`
+	// API is how the provider's API is read, to find what its webhooks do not tell. Leave it out to read nothing.
+	API API `yaml:"api,omitempty"`
 	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }

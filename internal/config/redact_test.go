@@ -33,19 +33,22 @@ func TestRedactURL(t *testing.T) {
 
 func TestNoWayOfPrintingShowsASecret(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte("database: {url: 'postgres://u:s3cret@h/d'}\nnats: {url: 'nats://s3cret@h'}\nsources: {a: {provider: stripe, secrets: [{name: n, value: s3cret}]}}\n"), environment())
+	c, err := config.Parse([]byte("database: {url: 'postgres://u:s3cret@h/d'}\nnats: {url: 'nats://s3cret@h'}\nsources: {a: {provider: stripe, secrets: [{name: n, value: s3cret}], api: {key: {value: s3cret}}}}\n"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
 	for _, log := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)), slog.New(slog.NewJSONHandler(&out, nil))} {
-		log.Info("config", "config", c, "database", c.Database, "source", c.Sources["a"], "secret", c.Sources["a"].Secrets[0])
+		log.Info("config", "config", c, "database", c.Database, "source", c.Sources["a"], "secret", c.Sources["a"].Secrets[0],
+			"api", c.Endpoints()[0].API, "key", c.Sources["a"].API.Key)
 	}
 	fmt.Fprint(&out, c)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		fmt.Fprintf(&out, verb, c.Database)
 		fmt.Fprintf(&out, verb, *c.Sources["a"])
 		fmt.Fprintf(&out, verb, c.Sources["a"].Secrets)
+		fmt.Fprintf(&out, verb, c.Sources["a"].API)
+		fmt.Fprintf(&out, verb, *c.Endpoints()[0].API)
 	}
 	b, err := json.Marshal(c)
 	if err != nil {

@@ -26,6 +26,8 @@ type Endpoint struct {
 	Source   *provider.Source
 	// Own: the source says itself how its sender signs or names events, so that the provider's samples are not of that sender.
 	Own bool
+	// API is how the provider's API is read; nil where it is not.
+	API *provider.API
 	// MaxBodyBytes is the largest body this source takes.
 	MaxBodyBytes int64
 	// RedactOnRequest: what its sender asks to be forgotten is redacted without a person.
@@ -41,7 +43,8 @@ func (c *Config) Endpoints() []Endpoint {
 		if p == nil {
 			continue
 		}
-		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), Own: src.own(), MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
+		api, _ := src.API.forProvider(p)
+		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), Own: src.own(), API: api, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
 	}
 	return out
 }
@@ -68,6 +71,11 @@ func checkSources(c *Config) error {
 			bad = append(bad, &Problem{Path: "sources." + name + ".redact_on_request", Msg: "the provider " + p.Name() + " asks for nothing by its events: leave this out"})
 		}
 		src := c.Sources[name].forProvider(name)
+		if p != nil {
+			if _, err := c.Sources[name].API.forProvider(p); err != nil {
+				bad = append(bad, &Problem{Path: "sources." + name + ".api", Msg: err.Error()})
+			}
+		}
 		if p == nil || err != nil || !complete(src) {
 			continue
 		}
@@ -98,6 +106,12 @@ func readSecrets(c *Config, env func(string) string, p purpose) error {
 		}
 		if err := c.Sources[name].Handshake.Challenge.Token.read(env, p); err != nil {
 			bad = append(bad, &Problem{Path: "sources." + name + ".handshake.challenge.token", Msg: err.Error()})
+		}
+		if isZero(c.Sources[name].API) {
+			continue
+		}
+		if err := c.Sources[name].API.Key.read(env, p); err != nil {
+			bad = append(bad, &Problem{Path: "sources." + name + ".api.key", Msg: err.Error()})
 		}
 	}
 	return errors.Join(bad...)

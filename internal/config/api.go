@@ -1,0 +1,122 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/all"
+)
+
+// API is how the provider's API is read for a source, to find what its webhooks do not tell. Leave the whole section out to read nothing.
+type API struct {
+	// BaseURL is the API's address, without the paths of calls, e.g. of a mirror. Leave unset for the provider's own. Plain http is for this
+	// machine alone, since the key travels with each call.
+	BaseURL URL `yaml:"base_url,omitempty" shown:"the provider's" validate:"omitempty,api_url"`
+	// Key is the credential. Make one that may only read.
+	Key APIKey `yaml:"key,omitempty"`
+	// Version is the version of the API to ask for: that of the events, as the provider's settings of the webhook show it. Leave unset
+	// for the account's own.
+	Version string `yaml:"version,omitempty"`
+	// Rate is the most calls a second for one account, of all processes together. Leave unset for a share that leaves the larger part
+	// of the provider's limit to your own calls (Stripe: 20 in live mode, 5 in test mode).
+	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
+	// Concurrency is the most calls at once for one account, of all processes together.
+	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`
+	// Timeout bounds one call, up to the end of its answer.
+	Timeout time.Duration `yaml:"timeout,omitempty" shown:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
+	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
+	MaxAnswerBytes Bytes `yaml:"max_answer_bytes,omitempty" shown:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+}
+
+// APIKey is the credential: exactly one of value, env and file.
+type APIKey struct {
+	// Value is the key itself. Prefer env or file.
+	Value Hidden `yaml:"value,omitempty"`
+	// Env names the variable that holds the key.
+	Env string `yaml:"env,omitempty"`
+	// File names the file that holds the key; one line end after it is left out. It is read at the start and again when it has changed.
+	File string `yaml:"file,omitempty"`
+
+	key []byte
+}
+
+const (
+	defaultAPITimeout  = 30 * time.Second
+	defaultAnswerBytes = 16 << 20
+)
+
+// Format prints nothing of the key, whatever the verb.
+func (k APIKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "the key of the API") }
+
+func (k *APIKey) unset() bool { return k.Value == "" && k.Env == "" && k.File == "" }
+
+// read fetches the key from where it is kept, once.
+func (k *APIKey) read(env func(string) string, p purpose) error {
+	if k.unset() {
+		return errors.New("is not set: give exactly one of value, env and file, with a key that may only read")
+	}
+	s := Secret{Value: k.Value, Env: k.Env, File: k.File}
+	if err := s.read(env, p); err != nil {
+		return err
+	}
+	// It goes into a header, where anything else would be refused at the first call.
+	if slices.ContainsFunc(s.secret, func(b byte) bool { return b <= ' ' || b > '~' }) {
+		return errors.New("holds a space, a line end or another character that no key has: give the key alone")
+	}
+	k.key = s.secret
+	return nil
+}
+
+// checkAPIURL wants an address that a key may be sent to.
+func checkAPIURL(address string) error {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
+		return fmt.Errorf("%q is no address of an API: write e.g. https://api.example.com", RedactURL(address))
+	case u.User != nil, u.RawQuery != "", u.ForceQuery, u.Fragment != "":
+		return errors.New("has a user, a query or a # part, which are not sent: leave them out; the key has a setting of its own")
+	case u.Scheme == "http" && !onThisMachine(u.Hostname()):
+		return fmt.Errorf("%q is plain http, over which everyone on the way reads the key: write https", RedactURL(address))
+	}
+	return nil
+}
+
+func onThisMachine(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// forProvider is the section with the provider's defaults; nil where there is none.
+func (a *API) forProvider(p provider.Provider) (*provider.API, error) {
+	if isZero(*a) {
+		return nil, nil
+	}
+	reader, ok := p.(provider.Reader)
+	if !ok {
+		return nil, fmt.Errorf("the API of %s cannot be read yet, only that of %s: leave this section out", p.Name(), strings.Join(readers(), ", "))
+	}
+	out := &provider.API{
+		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
+		Rate: a.Rate, Concurrency: a.Concurrency, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
+	}
+	return out, reader.CompleteAPI(out)
+}
+
+// readers are the providers whose API can be read.
+func readers() []string {
+	var names []string
+	for _, p := range all.All() {
+		if _, ok := p.(provider.Reader); ok {
+			names = append(names, p.Name())
+		}
+	}
+	return names
+}

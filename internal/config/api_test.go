@@ -1,0 +1,113 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: v}]\n    api: "
+
+func TestAPIOfASource(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "key")
+	write(t, file, "sk_live_file\n")
+	key := func(value string) provider.Secret { return provider.Secret{Name: "api.key", Value: []byte(value)} }
+	base := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second, MaxBytes: 16 << 20}
+	with := func(edit func(*provider.API)) *provider.API { out := base; edit(&out); return &out }
+	for text, want := range map[string]*provider.API{
+		"":                             nil,
+		"{key: {value: rk_test_1}}":    with(func(a *provider.API) { a.Key = key("rk_test_1") }),
+		"{key: {env: STRIPE_API_KEY}}": with(func(a *provider.API) { a.Key = key("sk_test_env") }),
+		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 20 }),
+		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, base_url: 'http://[::1]:12111/'}": {
+			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2, Timeout: 5 * time.Second, MaxBytes: 1 << 20},
+		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) { a.BaseURL, a.Key = "http://localhost:1/mirror", key("k") }),
+	} {
+		c, err := config.Parse([]byte(stripeAPI+text), environment("STRIPE_API_KEY=sk_test_env"))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
+			t.Errorf("%s:\n%s", text, diff)
+		}
+	}
+}
+
+// A key in a file is read again when it has changed, as secrets are.
+func TestAPIKeyIsReadAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, key := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "key")
+	write(t, file, stripeAPI+"{key: {file: "+key+"}}")
+	write(t, key, "sk_test_old")
+	loader := config.NewLoader(file, config.ForGateway, nil)
+	load := func() string {
+		c, err := loader.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(c.Endpoints()[0].API.Key.Value)
+	}
+	if got := load(); got != "sk_test_old" {
+		t.Fatal(got)
+	}
+	if err := os.WriteFile(key, []byte("sk_test_new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if loader.Changed(); !loader.Changed() {
+		t.Fatal("the new key was not seen")
+	}
+	if got := load(); got != "sk_test_new" {
+		t.Fatal(got)
+	}
+}
+
+func TestAPIProblems(t *testing.T) {
+	t.Parallel()
+	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: v}], api: "
+	for text, want := range map[string][]string{
+		stripeAPI + "{rate: 5}":                                                    {"line 6: sources.a.api.key: is not set: give exactly one of value, env and file, with a key that may only read"},
+		stripeAPI + "{key: {value: s3cret, env: X}}":                               {"line 6: sources.a.api.key: give exactly one of value, env and file"},
+		stripeAPI + "{key: {env: NOWHERE}}":                                        {"the variable NOWHERE is not set"},
+		stripeAPI + "{key: {file: /nowhere}}":                                      {"/nowhere"},
+		stripeAPI + "{key: {value: 's3cret x'}}":                                   {"sources.a.api.key: holds a space"},
+		stripeAPI + "{key: {value: pk_live_s3cret}}":                               {"line 6: sources.a.api: key: is a publishable key"},
+		stripeAPI + "{key: {value: k}, version: latest}":                           {"sources.a.api: version: \"latest\" is none of Stripe's"},
+		stripeAPI + "{key: {value: k}, rate: -1}":                                  {"sources.a.api.rate: -1 is too small: at least 1"},
+		stripeAPI + "{key: {value: k}, concurrency: 101}":                          {"sources.a.api.concurrency: 101 is too large: at most 100"},
+		stripeAPI + "{key: {value: k}, timeout: 1ms}":                              {"sources.a.api.timeout: 1ms is too small: at least 10ms"},
+		stripeAPI + "{key: {value: k}, max_answer_bytes: 1}":                       {"sources.a.api.max_answer_bytes: 1 is too small: at least 1KiB"},
+		stripeAPI + "{key: {value: k}, base_url: 'ftp://h'}":                       {`sources.a.api.base_url: "ftp://h" is no address of an API`},
+		stripeAPI + "{key: {value: k}, base_url: 'h:80'}":                          {"is no address of an API"},
+		stripeAPI + "{key: {value: k}, base_url: 'http://h'}":                      {`"http://h" is plain http`, "write https"},
+		stripeAPI + "{key: {value: k}, base_url: 'http://127.0.0.1.evil.example'}": {"is plain http"},
+		stripeAPI + "{key: {value: k}, base_url: 'https://u:s3cret@h'}":            {"sources.a.api.base_url: has a user, a query"},
+		stripeAPI + "{key: {value: k}, base_url: 'https://h/?key=s3cret'}":         {"has a user, a query"},
+		stripeAPI + "{kee: {value: s3cret}}":                                       {"sources.a.api.kee: unknown field", "did you mean key?"},
+		shop + "{key: {value: s3cret}}}":                                           {"line 3: sources.a.api: the API of shopify cannot be read yet, only that of stripe: leave this section out"},
+		shop + "{key: {value: s3cret_for_postern_dev}}}":                           {"is a demo secret"},
+	} {
+		_, err := config.Parse([]byte(text), environment())
+		if err == nil {
+			t.Errorf("%s: accepted", text)
+			continue
+		}
+		for _, part := range want {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s:\n%q is missing in:\n%v", text, part, err)
+			}
+		}
+		if strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("shows the key: %v", err)
+		}
+	}
+}
