@@ -559,6 +559,29 @@ ALTER TABLE postern.bases OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.bases IS 'objects as the events of dropped partitions, and they alone, make them';
 
+CREATE TABLE postern.budgets (
+    source integer NOT NULL,
+    account text NOT NULL,
+    tokens double precision NOT NULL,
+    refilled_at timestamp with time zone NOT NULL,
+    blocked_until timestamp with time zone NOT NULL,
+    throttles integer NOT NULL,
+    in_flight jsonb NOT NULL
+)
+WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000', autovacuum_analyze_threshold='1000000');
+
+ALTER TABLE postern.budgets OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.budgets IS 'calls that may be made to a provider for an account: one bucket for all processes';
+
+COMMENT ON COLUMN postern.budgets.tokens IS 'calls that could begin at refilled_at';
+
+COMMENT ON COLUMN postern.budgets.blocked_until IS 'nobody calls before: the provider asked for it';
+
+COMMENT ON COLUMN postern.budgets.throttles IS 'how often in a row it did';
+
+COMMENT ON COLUMN postern.budgets.in_flight IS 'calls under way, each with the time at which it counts as dead, in Unix seconds';
+
 CREATE TABLE postern.checkpoints (
     job text NOT NULL,
     run bigint NOT NULL,
@@ -620,6 +643,35 @@ CREATE SEQUENCE postern.event_sequence
     CACHE 64;
 
 ALTER TABLE postern.event_sequence OWNER TO postern_maintenance;
+
+CREATE TABLE postern.hints (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    reason text NOT NULL,
+    wanted_by text DEFAULT ''::text NOT NULL,
+    made_at timestamp with time zone NOT NULL,
+    due timestamp with time zone NOT NULL,
+    after bigint NOT NULL,
+    attempts integer DEFAULT 0 NOT NULL,
+    error text DEFAULT ''::text NOT NULL,
+    taken_by text DEFAULT ''::text NOT NULL,
+    taken_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
+
+ALTER TABLE postern.hints OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.hints IS 'objects that owe a look, each once; a hint goes when its object owes nothing any more';
+
+COMMENT ON COLUMN postern.hints.wanted_by IS 'who asked for the look; empty where the mirror did';
+
+COMMENT ON COLUMN postern.hints.after IS 'the look must begin after this point of the provider''s time, in microseconds';
+
+COMMENT ON COLUMN postern.hints.error IS 'why the last attempt came to nothing';
+
+COMMENT ON COLUMN postern.hints.taken_until IS 'until then the look is taken_by''s to make';
 
 CREATE TABLE postern.log_floor (
     one boolean DEFAULT true NOT NULL,
@@ -909,6 +961,9 @@ COMMENT ON TABLE postern.watermarks IS 'from when until when, on the provider''s
 ALTER TABLE ONLY postern.bases
     ADD CONSTRAINT bases_pkey PRIMARY KEY (source, account, object_type, object_id);
 
+ALTER TABLE ONLY postern.budgets
+    ADD CONSTRAINT budgets_pkey PRIMARY KEY (source, account);
+
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
@@ -923,6 +978,9 @@ ALTER TABLE ONLY postern.event_keys
 
 ALTER TABLE ONLY postern.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY postern.hints
+    ADD CONSTRAINT hints_pkey PRIMARY KEY (source, account, object_type, object_id);
 
 ALTER TABLE ONLY postern.log_floor
     ADD CONSTRAINT log_floor_pkey PRIMARY KEY (one);
@@ -968,6 +1026,10 @@ ALTER TABLE ONLY postern.staged
 
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, what);
+
+CREATE INDEX hints_due ON postern.hints USING btree (due);
+
+CREATE INDEX objects_owing ON postern.objects USING btree (source, account, object_type, object_id) WHERE (look_after <> 0);
 
 CREATE INDEX outbox_unsent ON postern.outbox USING btree (made_at) WHERE (sent_at IS NULL);
 
@@ -1073,6 +1135,9 @@ GRANT SELECT ON TABLE mirror.outcomes TO postern_operator;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.bases TO postern_processor;
 GRANT SELECT ON TABLE postern.bases TO postern_operator;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.budgets TO postern_processor;
+GRANT SELECT ON TABLE postern.budgets TO postern_operator;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
 GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
 
@@ -1092,6 +1157,9 @@ GRANT SELECT ON TABLE postern.event_keys TO postern_processor;
 GRANT SELECT ON TABLE postern.event_keys TO postern_operator;
 
 GRANT USAGE ON SEQUENCE postern.event_sequence TO postern_gateway;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_processor;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.hints TO postern_operator;
 
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_gateway;
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_processor;
