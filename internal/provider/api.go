@@ -66,6 +66,7 @@ type Verdict struct {
 
 // Reader is a provider whose objects can be read from its API. Its methods are pure, as Provider's are.
 type Reader interface {
+	Looker
 	// CompleteAPI fills in what a source's section api leaves to the provider. The error says what of it cannot be used, without the key.
 	CompleteAPI(api *API) error
 	// Authorize sets the headers that carry the credential and the version asked for. A version that the call has already stays.

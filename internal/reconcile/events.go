@@ -96,8 +96,8 @@ func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, 
 		if err != nil {
 			return nil, 0, err
 		}
-		if a.Kind == provider.Missing {
-			return nil, 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Detail)
+		if a.Verdict.Kind == provider.Missing {
+			return nil, 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Verdict.Detail)
 		}
 		bodies, next, err := lister.EventPage(w.order.Account, a.Body)
 		if err != nil {
@@ -129,7 +129,7 @@ func (w *work) page(ctx context.Context, bodies [][]byte) ([]int64, error) {
 			w.counts[Refused]++ // of an account that the source does not take
 			continue
 		}
-		ds = append(ds, events.Delivery{Source: w.order.Source, ReceivedAt: received, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof(),
+		ds = append(ds, events.Delivery{Source: w.order.Source, ReceivedAt: received, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof,
 			Body: body, Events: named})
 	}
 	if w.order.DryRun {
@@ -137,9 +137,6 @@ func (w *work) page(ctx context.Context, bodies [][]byte) ([]int64, error) {
 	}
 	return w.append(ctx, ds)
 }
-
-// proof is what proves what was fetched: the connection to the API, and by which run.
-func (w *work) proof() []byte { return fmt.Appendf(nil, `{"scheme":"api","run":%d}`, w.hold.Run.Run) }
 
 // Refused counts events that the source takes from nobody, since they are of an account that it does not allow.
 const Refused = "refused"

@@ -10,6 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
@@ -129,14 +130,14 @@ func TestTroubleSkipsNothing(t *testing.T) {
 	kept := some(all, 50, 3)
 	b.deliver(t, kept)
 	r := rand.New(rand.NewPCG(3, 51))
-	b.api.fails = func(provider.Call) (*reconcile.Answer, error) {
+	b.api.fails = func(provider.Call) (*reconcile.Response, error) {
 		switch r.IntN(6) {
 		case 0:
 			return nil, errDown
 		case 1:
-			return &reconcile.Answer{Verdict: provider.JudgeStatus(http.StatusInternalServerError, http.Header{}, nil)}, nil
+			return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusInternalServerError, http.Header{}, nil)}, nil
 		case 2:
-			return &reconcile.Answer{Verdict: provider.JudgeStatus(http.StatusTooManyRequests, http.Header{}, nil)}, nil
+			return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusTooManyRequests, http.Header{}, nil)}, nil
 		}
 		return nil, nil
 	}
@@ -145,14 +146,18 @@ func TestTroubleSkipsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 5 { // processes come and go
-		stop := b.Carry(t, fmt.Sprint("process ", i), 1, b.jobs())
-		time.AfterFunc(time.Duration(50+r.IntN(100))*time.Millisecond, stop)
-		before := b.api.made("/events")
-		for b.api.made("/events") < before+3 {
+		stop, before := b.Carry(t, fmt.Sprint("process ", i), 1, b.jobs()), b.api.made("/events")
+		enough := 1 + i
+		testkit.Eventually(t, time.Minute, func() error {
 			if now, err := runs.Show(t.Context(), b.Operator, run); err != nil || now.Status.Final() {
-				break
+				return err
 			}
-		}
+			if made := b.api.made("/events") - before; made < enough {
+				return fmt.Errorf("%d calls, want %d", made, enough)
+			}
+			return nil
+		})
+		stop()
 	}
 	b.Carry(t, "last", 1, b.jobs())
 	got := b.ended(t, run)
@@ -169,8 +174,8 @@ func TestTroubleSkipsNothing(t *testing.T) {
 func TestRefusedCredentials(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 4, eventTime)
-	b.api.fails = func(provider.Call) (*reconcile.Answer, error) {
-		return &reconcile.Answer{Verdict: provider.JudgeStatus(http.StatusUnauthorized, http.Header{}, nil)}, nil
+	b.api.fails = func(provider.Call) (*reconcile.Response, error) {
+		return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusUnauthorized, http.Header{}, nil)}, nil
 	}
 	b.Carry(t, "one", 1, b.jobs())
 	r := b.ask(t, reconcile.Order{What: reconcile.Events})

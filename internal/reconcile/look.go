@@ -44,54 +44,76 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 	return w.advance(ctx, 1)
 }
 
-// look fetches an object and returns the event of what was answered. That it is missing is believed only where the same credentials are good for
-// something that is there.
-func (w *work) look(ctx context.Context, k versioning.Key) (*events.Delivery, error) {
-	reader := w.source.reader()
-	call, ok := reader.Fetch(w.source.Config, w.source.API, k.Account, k.Type, k.ID)
-	if !ok {
-		return nil, errNoFetch
-	}
-	a, err := w.call(ctx, call)
+// fetcher reads the API of a source.
+type fetcher struct {
+	*Runner
+	source *Source
+	// proof is kept with what was fetched, in the place of what proves a delivery.
+	proof []byte
+}
+
+// call makes a call and takes its verdict. The error of what another try cannot mend is one of runs.Refuse.
+func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) {
+	a, err := f.source.Caller.Do(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: w.source.API.Version, Body: a.Body},
-		Date: a.Date, Elapsed: a.Elapsed, Lag: w.source.Provider.(provider.Looker).Lag()}
-	if a.Kind == provider.Missing {
-		if err := w.control(ctx, k.Account); err != nil {
+	switch a.Verdict.Kind {
+	case provider.Found, provider.Missing:
+		return a, nil
+	case provider.Refused:
+		return nil, runs.Refuse(fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail))
+	}
+	return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
+}
+
+// look fetches an object and returns the event of what was answered. That it is missing is believed only where the same credentials are good for
+// something that is there.
+func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery, error) {
+	call, ok := f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID)
+	if !ok {
+		return nil, errNoFetch
+	}
+	a, err := f.call(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
+		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag()}
+	if a.Verdict.Kind == provider.Missing {
+		if err := f.control(ctx, k.Account); err != nil {
 			return nil, err
 		}
 		l.Missing, l.Body = true, nil
 	}
-	return w.event(k, l)
+	return f.event(k, l)
 }
 
 // control proves that the credentials are good.
-func (w *work) control(ctx context.Context, account string) error {
-	a, err := w.call(ctx, w.source.reader().Control(w.source.API, account))
-	if err == nil && a.Kind != provider.Found {
-		err = fmt.Errorf("the API of source %s answers that an object is missing, and also what must be there: that is not believed", w.source.Name)
+func (f *fetcher) control(ctx context.Context, account string) error {
+	a, err := f.call(ctx, f.source.Reader.Control(f.source.API, account))
+	if err == nil && a.Verdict.Kind != provider.Found {
+		err = fmt.Errorf("the API of source %s answers that an object is missing, and also what must be there: that is not believed", f.source.Name)
 	}
 	return err
 }
 
 // event is a look as it is appended. Its key says what was seen and of which version, so that a state which comes back is another look.
-func (w *work) event(k versioning.Key, l *provider.Look) (*events.Delivery, error) {
+func (f *fetcher) event(k versioning.Key, l *provider.Look) (*events.Delivery, error) {
 	now := time.Now().UTC()
-	obs, err := w.source.Provider.(provider.Looker).Snapshot(w.source.Config, &l.Snapshot)
+	obs, err := f.source.Reader.Snapshot(f.source.Config, &l.Snapshot)
 	if err != nil {
-		return nil, fmt.Errorf("source %s, %s %s: read what the API answered: %w", w.source.Name, k.Type, k.ID, err)
+		return nil, fmt.Errorf("source %s, %s %s: read what the API answered: %w", f.source.Name, k.Type, k.ID, err)
 	}
 	in, err := versioning.FromLook(obs, l, now)
 	if err != nil {
-		return nil, fmt.Errorf("source %s, %s %s: %w", w.source.Name, k.Type, k.ID, err)
+		return nil, fmt.Errorf("source %s, %s %s: %w", f.source.Name, k.Type, k.ID, err)
 	}
 	body, err := l.Encode()
 	if err != nil {
-		return nil, fmt.Errorf("source %s: %w", w.source.Name, err)
+		return nil, fmt.Errorf("source %s: %w", f.source.Name, err)
 	}
-	return &events.Delivery{Source: w.order.Source, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof(), Body: body,
+	return &events.Delivery{Source: f.source.Number, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: f.proof, Body: body,
 		Events: []provider.Event{{Key: lookKey(k, in), Type: provider.LookType, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, OccurredAt: l.Date.UTC(),
 			APIVersion: l.APIVersion, Fingerprint: [16]byte(in.State.Exact[:16])}}}, nil
 }

@@ -63,36 +63,25 @@ const (
 
 // Source is a source whose provider's API can be read.
 type Source struct {
-	Name   string
-	Number int32
-	Config *provider.Source
-	API    *provider.API
-	// Provider reads what the API answers; it is a provider.Reader.
+	Name     string
+	Number   int32
+	Config   *provider.Source
+	API      *provider.API
 	Provider provider.Provider
+	// Reader is the provider as one whose API can be read.
+	Reader provider.Reader
 	// Caller calls the API, within what all processes together may.
 	Caller Caller
 }
 
-// reader is the provider as whoever calls its API needs it.
-func (s *Source) reader() provider.Reader { return s.Provider.(provider.Reader) }
-
-// Caller calls a provider's API.
+// Caller calls a provider's API; a Client does.
 type Caller interface {
-	// Do makes one call, when its turn has come, and judges the answer. An error is trouble on the way to one.
-	Do(ctx context.Context, c provider.Call) (*Answer, error)
+	// Do makes one call, when its turn has come, and judges the answer. An error is trouble of ours.
+	Do(ctx context.Context, c provider.Call) (*Response, error)
 	// Now is the time on the provider's clock, as far as it is known.
 	Now() time.Time
-	// Longest is how long the slowest answer of late has taken.
+	// Longest is how long the slowest answer of late has taken to begin.
 	Longest() time.Duration
-}
-
-// Answer is what an API answered.
-type Answer struct {
-	provider.Verdict
-	Body []byte
-	// Date is the answer's own time, and Elapsed how long it took.
-	Date    time.Time
-	Elapsed time.Duration
 }
 
 // Settings are a reconciliation's numbers; tests shorten them.
@@ -122,24 +111,24 @@ type Runner struct {
 
 // work is one reconciliation in this process's hands.
 type work struct {
-	*Runner
-	hold   *runs.Hold
-	order  Order
-	source *Source
-	log    *slog.Logger
+	fetcher
+	hold  *runs.Hold
+	order Order
+	log   *slog.Logger
 	// counts are of what lies behind the checkpoint and is not passed by it yet: ended there, it is counted again.
 	counts map[string]int64
 }
 
 // Carry does what the run was asked for; it is a runs.Carry.
 func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-	w := &work{Runner: r, hold: h, log: log, counts: map[string]int64{}}
+	w := &work{hold: h, log: log, counts: map[string]int64{}}
 	asked := json.NewDecoder(bytes.NewReader(h.Asked))
 	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
 	if err := asked.Decode(&w.order); err != nil {
 		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
 	}
-	if w.source = r.Sources[w.order.Source]; w.source == nil {
+	w.fetcher = fetcher{Runner: r, source: r.Sources[w.order.Source], proof: fmt.Appendf(nil, `{"scheme":"api","run":%d}`, h.Run.Run)}
+	if w.source == nil {
 		return "", runs.Refuse(errors.New("the source has no section api in the configuration of the processor that took the run: add it there, and ask again"))
 	}
 	switch w.order.What {
@@ -149,21 +138,6 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		return w.object(ctx)
 	}
 	return "", runs.Refuse(fmt.Errorf("%q is nothing that can be reconciled", w.order.What))
-}
-
-// call makes a call and takes its verdict. What another try cannot mend ends the run; of all else the run waits and tries again, with what it has done so far.
-func (w *work) call(ctx context.Context, c provider.Call) (*Answer, error) {
-	a, err := w.source.Caller.Do(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	switch a.Kind {
-	case provider.Found, provider.Missing:
-		return a, nil
-	case provider.Refused:
-		return nil, runs.Refuse(fmt.Errorf("the API of source %s: %s", w.source.Name, a.Detail))
-	}
-	return nil, fmt.Errorf("the API of source %s: %s", w.source.Name, a.Detail)
 }
 
 // append appends deliveries and enters what is new into the mirror. It returns the new events, and those that this run had appended already.
@@ -243,4 +217,6 @@ func (w *work) settled(ctx context.Context, ids []int64) (runs.Status, error) {
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.
-func Statements() []string { return []string{watermarkSQL, provenSQL, mineSQL, knownSQL} }
+func Statements() []string {
+	return []string{watermarkSQL, provenSQL, mineSQL, knownSQL, takeSQL, openSQL, giveSQL, gatherSQL, takeHintsSQL, dropSQL, putSQL, lookedSQL}
+}

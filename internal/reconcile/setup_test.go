@@ -32,13 +32,24 @@ type api struct {
 	h   *sim.History
 	now time.Time
 	// fails may answer in the place of the API.
-	fails func(c provider.Call) (*reconcile.Answer, error)
+	fails func(c provider.Call) (*reconcile.Response, error)
 
 	mu    sync.Mutex
 	calls map[string]int
 }
 
-func (a *api) Now() time.Time { return a.now }
+func (a *api) Now() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.now
+}
+
+// set moves the provider's clock.
+func (a *api) set(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.now = now.UTC()
+}
 
 func (a *api) Longest() time.Duration { return 0 }
 
@@ -56,7 +67,7 @@ func (a *api) made(prefix string) (n int) {
 
 const pageSize = 7
 
-func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Answer, error) {
+func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.calls == nil {
@@ -80,7 +91,7 @@ func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Answer, error) 
 		until, _ := strconv.ParseInt(c.Query.Get("until"), 10, 64)
 		body = a.h.Page(since, until, c.Query.Get("cursor"), pageSize)
 	}
-	return &reconcile.Answer{Verdict: sim.Provider{}.Answer(status, http.Header{}, body), Body: body, Date: a.now.Truncate(time.Second), Elapsed: time.Millisecond}, nil
+	return &reconcile.Response{Verdict: sim.Provider{}.Answer(status, http.Header{}, body), Body: body, Date: a.now.Truncate(time.Second), Elapsed: time.Millisecond}, nil
 }
 
 type testBundle struct {
@@ -124,7 +135,7 @@ func (b *testBundle) deliver(t *testing.T, evs []sim.Event) {
 // sources are what runs reconcile.
 func (b *testBundle) sources() map[int32]*reconcile.Source {
 	return map[int32]*reconcile.Source{b.Source: {Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{},
-		Provider: sim.Provider{}, Caller: b.api}}
+		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}}
 }
 
 func (b *testBundle) runner() *reconcile.Runner {

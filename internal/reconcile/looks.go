@@ -1,0 +1,235 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// Looks makes the looks that objects owe. Any number of processes may: a hint is one's at a time.
+type Looks struct {
+	*Runner
+	// ID names this process.
+	ID     string
+	Logger *slog.Logger
+	// Every is how often to look for hints.
+	Every time.Duration
+}
+
+// Run makes looks until ctx ends. Trouble is logged and tried again.
+func (l *Looks) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range l.Sources {
+		g.Go(func() error {
+			h := &hinted{fetcher: fetcher{Runner: l.Runner, source: s, proof: []byte(`{"scheme":"api"}`)}, looks: l}
+			for ctx.Err() == nil {
+				n, err := h.pass(ctx)
+				if err != nil && ctx.Err() == nil {
+					l.Logger.Warn("looks not made; tried again", "source", s.Name, "error", err)
+				}
+				if n < takeHints || err != nil {
+					runs.Pause(ctx, l.Every)
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// hinted makes the looks of one source.
+type hinted struct {
+	fetcher
+	looks *Looks
+	// from is where the next pass goes on to look for objects that owe a look.
+	from versioning.Key
+}
+
+const (
+	// gatherObjects is how many objects that owe a look one pass looks at, and takeHints how many hints it takes.
+	gatherObjects, takeHints = 1000, 20
+	// hintLease is how long a taken hint is this process's.
+	hintLease = 2 * time.Minute
+	// afterLook is when to see again whether an object owes nothing any more, where its look was left to the auditor.
+	afterLook = 2 * time.Minute
+	// firstWait and lastWait are the least and the most that a hint waits after an attempt that came to nothing, twice as long each time.
+	firstWait, lastWait = 2 * time.Second, time.Hour
+)
+
+// pass gathers hints, and makes the looks whose time has come. n is how many hints it took.
+func (h *hinted) pass(ctx context.Context) (n int, err error) {
+	if err := h.gather(ctx); err != nil {
+		return 0, err
+	}
+	hints, err := h.take(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var g errgroup.Group
+	g.SetLimit(max(1, h.source.API.Concurrency))
+	for _, one := range hints {
+		g.Go(func() error { return h.settle(ctx, one) })
+	}
+	return len(hints), g.Wait()
+}
+
+// gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys.
+const gatherSQL = `
+WITH page AS MATERIALIZED (
+  SELECT o.account, o.object_type, o.object_id, o.look_after FROM objects o
+  WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
+  ORDER BY o.account, o.object_type, o.object_id LIMIT $5
+), made AS (
+  INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
+  SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM page p, (SELECT clock_now() AS at) n
+  ORDER BY p.account, p.object_type, p.object_id
+  ON CONFLICT DO NOTHING
+)
+SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
+
+func (h *hinted) gather(ctx context.Context) error {
+	err := h.Pool.QueryRow(ctx, gatherSQL, h.source.Number, h.from.Account, h.from.Type, h.from.ID, gatherObjects).Scan(&h.from.Account, &h.from.Type, &h.from.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		h.from, err = versioning.Key{}, nil
+	}
+	if err != nil {
+		return fmt.Errorf("gather hints: %w", err)
+	}
+	return nil
+}
+
+// hint is a look that is to be made.
+type hint struct {
+	key      versioning.Key
+	wantedBy string
+	attempts int
+	// after is the point of the provider's time after which the look must begin, 0 where the object owes none.
+	after int64
+}
+
+// takeHintsSQL takes hints that are due, with what their objects owe now. $3 names who takes.
+const takeHintsSQL = `
+WITH due AS MATERIALIZED (
+  SELECT h.account, h.object_type, h.object_id FROM hints h WHERE h.source = $1 AND h.due <= clock_now() AND h.taken_until < clock_now()
+  ORDER BY h.due LIMIT $2 FOR UPDATE SKIP LOCKED
+), taken AS (
+  UPDATE hints h SET taken_by = $3, taken_until = clock_now() + $4::interval FROM due d
+  WHERE h.source = $1 AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
+  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.attempts
+)
+SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.attempts, coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
+  SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1) o ON true`
+
+func (h *hinted) take(ctx context.Context) ([]hint, error) {
+	rows, err := h.Pool.Query(ctx, takeHintsSQL, h.source.Number, takeHints, h.looks.ID, hintLease)
+	if err != nil {
+		return nil, fmt.Errorf("take hints: %w", err)
+	}
+	var all []hint
+	one := hint{key: versioning.Key{Source: h.source.Number}}
+	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.wantedBy, &one.attempts, &one.after}, func() error {
+		all = append(all, one)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take hints: %w", err)
+	}
+	return all, nil
+}
+
+// settle makes the look of a hint, unless nothing owes it any more or it is too early, and says when to see to it again.
+func (h *hinted) settle(ctx context.Context, one hint) error {
+	if one.after == 0 && one.wantedBy == "" {
+		return h.drop(ctx, one)
+	}
+	if wait := h.early(one); wait > 0 {
+		return h.put(ctx, one, wait, one.attempts, nil)
+	}
+	d, err := h.look(ctx, one.key)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil { // the API's trouble, or an object that it does not read: another look later
+		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, err)
+	}
+	receipts, err := events.Append(ctx, h.Log, []events.Delivery{*d})
+	if err != nil {
+		return err
+	}
+	if _, err := h.Processor.Enter(ctx, []int64{receipts[0][0].ID}); err != nil {
+		return err
+	}
+	return h.looked(ctx, one, receipts[0][0].ID)
+}
+
+// early is how long the look must still wait: it must begin after what the object owes it for is past, on the provider's clock, however slow that call is.
+func (h *hinted) early(one hint) time.Duration {
+	if one.after == 0 {
+		return 0
+	}
+	begin := time.UnixMicro(one.after).Add(time.Second + h.source.Caller.Longest() + h.source.Reader.Lag())
+	return max(0, begin.Sub(h.source.Caller.Now()))
+}
+
+// waitAfter is how long to wait after so many attempts.
+func waitAfter(attempts int) time.Duration {
+	return min(firstWait<<min(attempts, 20), lastWait)
+}
+
+const dropSQL = `
+DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5 AND wanted_by = $6`
+
+// drop forgets a hint that nobody owes any more.
+func (h *hinted) drop(ctx context.Context, one hint) error {
+	if _, err := h.Pool.Exec(ctx, dropSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, one.wantedBy); err != nil {
+		return fmt.Errorf("drop hint: %w", err)
+	}
+	return nil
+}
+
+const putSQL = `
+UPDATE hints SET due = clock_now() + $6::interval, taken_by = '', taken_until = '-infinity', attempts = $7, error = $8
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
+
+// put lays a hint back for a while.
+func (h *hinted) put(ctx context.Context, one hint, wait time.Duration, attempts int, why error) error {
+	text := ""
+	if why != nil {
+		text = events.Text(why.Error())
+		h.looks.Logger.Warn("look not made; tried again", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "wait", wait, "error", why)
+	}
+	if _, err := h.Pool.Exec(ctx, putSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, wait, attempts, text); err != nil {
+		return fmt.Errorf("lay hint back: %w", err)
+	}
+	return nil
+}
+
+// lookedSQL is whether a look has its outcome, and what the object owes now.
+const lookedSQL = `
+SELECT EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND o.status <> 'failed'),
+  coalesce((SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4), 0)`
+
+// looked forgets a hint whose look has left no doubt; where it has, another look follows, later each time.
+func (h *hinted) looked(ctx context.Context, one hint, event int64) error {
+	var applied bool
+	var owed int64
+	if err := h.Pool.QueryRow(ctx, lookedSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event).Scan(&applied, &owed); err != nil {
+		return fmt.Errorf("see what a look has left: %w", err)
+	}
+	switch {
+	case !applied:
+		return h.put(ctx, one, afterLook, one.attempts, nil)
+	case owed != 0:
+		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, nil)
+	}
+	return h.drop(ctx, one)
+}

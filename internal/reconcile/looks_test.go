@@ -1,0 +1,106 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// looking starts processes that make looks, until the test ends.
+func (b *testBundle) looking(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		l := &reconcile.Looks{Runner: b.runner(), ID: fmt.Sprint("process ", i), Logger: slog.New(slog.DiscardHandler), Every: 20 * time.Millisecond}
+		go func() { defer close(done); _ = l.Run(ctx) }()
+		t.Cleanup(func() { stop(); <-done })
+	}
+}
+
+// settled waits until nothing owes a look and no hint is left.
+func (b *testBundle) settled(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		var owing, hints int
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM objects WHERE look_after <> 0), (SELECT count(*) FROM hints)`).Scan(&owing, &hints)
+		if err == nil && owing+hints > 0 {
+			err = fmt.Errorf("%d objects owe a look, %d hints are left", owing, hints)
+		}
+		return err
+	})
+}
+
+// However many processes make them, and whatever the API does, looks end all doubt, and few are made.
+func TestLooksEndAllDoubt(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, 60+seed, eventTime)
+			b.deliver(t, b.api.h.Events)
+			var owing int
+			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE look_after <> 0`).Scan(&owing); err != nil || owing == 0 {
+				t.Fatalf("%d objects owe a look (%v): nothing to prove", owing, err)
+			}
+			r := rand.New(rand.NewPCG(seed, 61))
+			failed := 0
+			b.api.fails = func(provider.Call) (*reconcile.Response, error) {
+				if failed < 3 && r.IntN(3) == 0 {
+					failed++
+					return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusInternalServerError, http.Header{}, nil)}, nil
+				}
+				return nil, nil
+			}
+			b.looking(t, 3)
+			b.settled(t)
+			for _, w := range b.wrong(t) {
+				t.Error(w)
+			}
+			if made := b.api.made("/things/"); made > owing+failed {
+				t.Errorf("%d looks for %d objects, of which %d failed", made, owing, failed)
+			}
+		})
+	}
+}
+
+// A look waits until what it is owed for is past on the provider's clock.
+func TestNoLookTooEarly(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 70, eventTime)
+	b.deliver(t, b.api.h.Events)
+	var after int64
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT max(look_after) FROM objects`).Scan(&after); err != nil {
+		t.Fatal(err)
+	}
+	b.api.set(time.UnixMicro(after - 10_000_000))
+	b.looking(t, 1)
+	testkit.Eventually(t, time.Minute, func() error {
+		var waiting int
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM hints WHERE taken_by = '' AND due > clock_now()`).Scan(&waiting)
+		if err == nil && waiting == 0 {
+			err = fmt.Errorf("no hint waits")
+		}
+		return err
+	})
+	var last string
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`).Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.api.made("/things/" + last); n != 0 {
+		t.Errorf("%d looks at %s, which is owed one later", n, last)
+	}
+	b.api.set(time.UnixMicro(after).Add(time.Hour))
+	if _, err := b.DB.Pool.Exec(t.Context(), `UPDATE hints SET due = clock_now()`); err != nil { // ten seconds later
+		t.Fatal(err)
+	}
+	b.settled(t)
+}
