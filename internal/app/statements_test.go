@@ -8,6 +8,7 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -25,7 +26,7 @@ func TestStatementsFitTheSchema(t *testing.T) {
 	defer conn.Release()
 	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
 		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(), "redaction": redaction.Statements(), "retention": retention.Statements(),
-		"rebuild": rebuild.Statements()} {
+		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements()} {
 		if len(statements) == 0 {
 			t.Errorf("%s lists none", name)
 		}

@@ -27,14 +27,14 @@ func some(evs []sim.Event, percent int, seed uint64) (kept []sim.Event) {
 }
 
 // jobs are what carries out a bundle's runs.
-func (b *testBundle) jobs() map[string]runs.Carry {
+func (b *world) jobs() map[string]runs.Carry {
 	return map[string]runs.Carry{reconcile.Job: b.runner().Carry}
 }
 
 // What webhooks lost is found, appended under its own name and applied; what they brought, and what comes later, is a duplicate.
 func TestMissedEvents(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 1, eventTime)
+	b := newWorld(t, 1, eventTime)
 	all := b.api.h.Events
 	kept := some(all, 60, 1)
 	b.deliver(t, kept)
@@ -76,7 +76,7 @@ func TestReconciledMirrorIsTheProviders(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, seed, eventTime)
+			b := newWorld(t, seed, eventTime)
 			b.deliver(t, some(b.api.h.Events, 50, seed))
 			b.Carry(t, "one", 1, b.jobs())
 			b.ask(t, reconcile.Order{What: reconcile.Events})
@@ -105,7 +105,7 @@ func TestReconciledMirrorIsTheProviders(t *testing.T) {
 // A dry run counts and appends nothing, and proves nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 2, eventTime)
+	b := newWorld(t, 2, eventTime)
 	kept := some(b.api.h.Events, 70, 2)
 	b.deliver(t, kept)
 	b.Carry(t, "one", 1, b.jobs())
@@ -125,7 +125,7 @@ func TestDryRun(t *testing.T) {
 // Whatever the API does, and wherever processes end, the run comes to its end, skips nothing, and tells what was missing.
 func TestTroubleSkipsNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 3, eventTime)
+	b := newWorld(t, 3, eventTime)
 	all := b.api.h.Events
 	kept := some(all, 50, 3)
 	b.deliver(t, kept)
@@ -173,7 +173,7 @@ func TestTroubleSkipsNothing(t *testing.T) {
 // Credentials that are good for nothing end the run with what to do, and nothing is proven.
 func TestRefusedCredentials(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 4, eventTime)
+	b := newWorld(t, 4, eventTime)
 	b.api.fails = func(provider.Call) (*reconcile.Response, error) {
 		return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusUnauthorized, http.Header{}, nil)}, nil
 	}

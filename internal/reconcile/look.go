@@ -78,6 +78,9 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	if err != nil {
 		return nil, err
 	}
+	if a.Date.IsZero() {
+		return nil, fmt.Errorf("the API of source %s does not say what time it is there (no Date), so what it answers has no place in the order; is a proxy in between?", f.source.Name)
+	}
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
 		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag()}
 	if a.Verdict.Kind == provider.Missing {

@@ -15,7 +15,7 @@ import (
 )
 
 // looking starts processes that make looks, until the test ends.
-func (b *testBundle) looking(t *testing.T, n int) {
+func (b *world) looking(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
 		ctx, stop := context.WithCancel(t.Context())
@@ -27,7 +27,7 @@ func (b *testBundle) looking(t *testing.T, n int) {
 }
 
 // settled waits until nothing owes a look and no hint is left.
-func (b *testBundle) settled(t *testing.T) {
+func (b *world) settled(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		var owing, hints int
@@ -45,7 +45,7 @@ func TestLooksEndAllDoubt(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t, 60+seed, eventTime)
+			b := newWorld(t, 60+seed, eventTime)
 			b.deliver(t, b.api.h.Events)
 			var owing int
 			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE look_after <> 0`).Scan(&owing); err != nil || owing == 0 {
@@ -75,7 +75,7 @@ func TestLooksEndAllDoubt(t *testing.T) {
 // A look waits until what it is owed for is past on the provider's clock.
 func TestNoLookTooEarly(t *testing.T) {
 	t.Parallel()
-	b := setup(t, 70, eventTime)
+	b := newWorld(t, 70, eventTime)
 	b.deliver(t, b.api.h.Events)
 	var after int64
 	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT max(look_after) FROM objects`).Scan(&after); err != nil {

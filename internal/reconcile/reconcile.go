@@ -215,8 +215,3 @@ func (w *work) settled(ctx context.Context, ids []int64) (runs.Status, error) {
 		}
 	}
 }
-
-// Statements are all SQL statements of this package, for the test that prepares each.
-func Statements() []string {
-	return []string{watermarkSQL, provenSQL, mineSQL, knownSQL, takeSQL, openSQL, giveSQL, gatherSQL, takeHintsSQL, dropSQL, putSQL, lookedSQL}
-}

@@ -1,191 +1,91 @@
 package reconcile_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"math/rand/v2"
+	"bytes"
+	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
-	"github.com/postern-gateway/postern/internal/testkit/applied"
-	"github.com/postern-gateway/postern/internal/testkit/sim"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// api is the simulated provider's API over a history, at a moment long after it.
-type api struct {
-	h   *sim.History
-	now time.Time
-	// fails may answer in the place of the API.
-	fails func(c provider.Call) (*reconcile.Response, error)
-
-	mu    sync.Mutex
-	calls map[string]int
-}
-
-func (a *api) Now() time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.now
-}
-
-// set moves the provider's clock.
-func (a *api) set(now time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.now = now.UTC()
-}
-
-func (a *api) Longest() time.Duration { return 0 }
-
-// made says how often a path was called.
-func (a *api) made(prefix string) (n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for path, times := range a.calls {
-		if strings.HasPrefix(path, prefix) {
-			n += times
-		}
-	}
-	return n
-}
-
-const pageSize = 7
-
-func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.calls == nil {
-		a.calls = map[string]int{}
-	}
-	a.calls[c.Path]++
-	if a.fails != nil {
-		if answer, err := a.fails(c); answer != nil || err != nil {
-			return answer, err
-		}
-	}
-	status, body := http.StatusOK, []byte(`{}`)
-	if id, ok := strings.CutPrefix(c.Path, "/things/"); ok {
-		l := a.h.Answer(id, sim.Look{Began: a.now.UnixMicro()})
-		if body = l.Body; l.Body == nil {
-			status = http.StatusNotFound
-		}
-	}
-	if c.Path == "/events" {
-		since, _ := strconv.ParseInt(c.Query.Get("since"), 10, 64)
-		until, _ := strconv.ParseInt(c.Query.Get("until"), 10, 64)
-		body = a.h.Page(since, until, c.Query.Get("cursor"), pageSize)
-	}
-	return &reconcile.Response{Verdict: sim.Provider{}.Answer(status, http.Header{}, body), Body: body, Date: a.now.Truncate(time.Second), Elapsed: time.Millisecond}, nil
-}
+const key = "sk_test_s3cret"
 
 type testBundle struct {
-	*applied.Log
-	gateway *pgxpool.Pool
-	api     *api
-	proc    *processor.Processor
+	db  *testkit.DB
+	log lockedBuffer
 }
 
-// setup is a source whose provider has had a history, of which nothing is in the log yet.
-func setup(t *testing.T, seed uint64, o sim.Options) *testBundle {
+// lockedBuffer is for loggers of several clients.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func setup(t *testing.T) *testBundle {
 	t.Helper()
-	b := &testBundle{Log: applied.New(t), api: &api{h: sim.Generate(rand.New(rand.NewPCG(seed, 31)), o)}}
-	b.gateway = b.DB.Role(t, "gateway")
-	b.api.now = time.UnixMicro(sim.Start).Add(time.Hour).UTC()
-	b.proc = b.Processor(t, nil)
-	return b
+	return &testBundle{db: testkit.Database(t)}
 }
 
-var eventTime = sim.Options{Objects: 8, Changes: 9, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 10, Deletes: 10}
-
-// deliver stores and applies some events as webhooks under the provider's own keys.
-func (b *testBundle) deliver(t *testing.T, evs []sim.Event) {
+// client is one of a process of its own: with its own pool. edit changes the API's settings.
+func (b *testBundle) client(t *testing.T, url string, edit func(*provider.API)) (*reconcile.Client, *prometheus.Registry) {
 	t.Helper()
-	var ids []int64
-	for _, e := range evs {
-		named, err := sim.Provider{}.Identify(nil, &provider.Delivery{Body: e.Body})
-		if err != nil {
-			t.Fatal(err)
-		}
-		receipts, err := events.Append(t.Context(), b.gateway, []events.Delivery{{Source: b.Source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook,
-			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body, Events: named}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, receipts[0][0].ID)
-	}
-	applied.Apply(t, b.proc, 0, ids)
-}
-
-// sources are what runs reconcile.
-func (b *testBundle) sources() map[int32]*reconcile.Source {
-	return map[int32]*reconcile.Source{b.Source: {Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{},
-		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}}
-}
-
-func (b *testBundle) runner() *reconcile.Runner {
-	s := reconcile.DefaultSettings
-	s.Span, s.MinSpan, s.MaxSpan, s.Again = 2*time.Second, time.Second, 10*time.Minute, 10*time.Millisecond
-	s.Kept = time.Hour + time.Minute
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: b.sources(), Settings: s}
-}
-
-// ask orders a reconciliation and waits until it has ended.
-func (b *testBundle) ask(t *testing.T, o reconcile.Order) *runs.Run {
-	t.Helper()
-	o.Source = b.Source
-	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
+	reg := prometheus.NewRegistry()
+	metrics, err := reconcile.NewMetrics(reg, []string{"shop"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b.ended(t, run)
-}
-
-func (b *testBundle) ended(t *testing.T, run int64) (r *runs.Run) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() (err error) {
-		if r, err = runs.Show(t.Context(), b.Operator, run); err == nil && !r.Status.Final() {
-			err = fmt.Errorf("run %d is %s: %s", run, r.Status, r.Detail)
-		}
-		return err
-	})
-	return r
-}
-
-// wrong says which objects are not what the provider has.
-func (b *testBundle) wrong(t *testing.T) (wrong []string) {
-	t.Helper()
-	tx, err := b.DB.Pool.Begin(t.Context())
+	api := &provider.API{BaseURL: url, Key: provider.Secret{Name: "api.key", Value: []byte(key)}, Rate: 1000, Concurrency: 5, Timeout: 30 * time.Second, MaxBytes: 1 << 20}
+	if edit != nil {
+		edit(api)
+	}
+	c, err := reconcile.NewClient(reconcile.Options{Pool: b.db.Role(t, "processor"), Number: 1, Source: "shop", Reader: stripe.Stripe{}, API: api, Metrics: metrics,
+		Logger: slog.New(slog.NewTextHandler(&b.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	for _, id := range b.api.h.ObjectIDs() {
-		key := versioning.Key{Source: b.Source, Type: "thing", ID: id}
-		objs, err := versioning.Load(t.Context(), tx, versioning.Mirror, []versioning.Wanted{{Key: key, Lo: -1 << 63, Hi: 1<<63 - 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if o := objs[0]; o.State.Hash != b.api.h.Truth(id).Hash || o.Ambiguous || o.LookAfter != 0 {
-			wrong = append(wrong, fmt.Sprintf("%s is %s (deleted %v, ambiguous %v, look after %d)", id, o.State.JSON, o.State.Deleted, o.Ambiguous, o.LookAfter))
-		}
-	}
-	return wrong
+	t.Cleanup(c.Close)
+	return c, reg
 }
 
-var errDown = errors.New("the provider is down")
+// clock replaces the database's clock by one that stands; the function sets it forward.
+func (b *testBundle) clock(t *testing.T) (forward func(time.Duration)) {
+	t.Helper()
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := b.db.Pool.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(`CREATE TABLE test_clock (at timestamptz NOT NULL)`)
+	run(`INSERT INTO test_clock VALUES ('2026-11-22 04:00:00Z')`)
+	run(`GRANT SELECT ON test_clock TO postern_processor`)
+	run(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM postern.test_clock'`)
+	return func(d time.Duration) { t.Helper(); run(`UPDATE test_clock SET at = at + $1::interval`, d) }
+}
+
+// serve is a provider's API.
+func serve(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+var customer = provider.Call{Path: "/v1/customers/cus_1"}

@@ -1,0 +1,263 @@
+package reconcile_test
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+)
+
+func do(t *testing.T, c *reconcile.Client, call provider.Call) *reconcile.Response {
+	t.Helper()
+	r, err := c.Do(t.Context(), call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestDo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	date := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	var got *http.Request
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		w.Header().Set("Date", date.Format(http.TimeFormat))
+		fmt.Fprint(w, `{"id": "SPRING"}`)
+	})
+	c, _ := b.client(t, url+"/mirror", func(a *provider.API) { a.Version = "2026-08-26.dahlia" })
+	began := time.Now()
+	r := do(t, c, provider.Call{Account: "acct_1", Path: "/v1/coupons/a%2Fb%20c", Query: map[string][]string{"created[gte]": {"1"}}, Header: http.Header{"Stripe-Account": {"acct_1"}}})
+	if r.Verdict.Kind != provider.Found || r.Status != 200 || string(r.Body) != `{"id": "SPRING"}` || !r.Date.Equal(date) || r.Elapsed <= 0 || r.Elapsed > time.Since(began) {
+		t.Errorf("%+v", r)
+	}
+	if got.Method != "GET" || got.RequestURI != "/mirror/v1/coupons/a%2Fb%20c?created%5Bgte%5D=1" {
+		t.Errorf("%s %s", got.Method, got.RequestURI)
+	}
+	for name, want := range map[string]string{"Authorization": "Bearer " + key, "Stripe-Version": "2026-08-26.dahlia", "Stripe-Account": "acct_1", "Cache-Control": "no-cache"} {
+		if got.Header.Get(name) != want {
+			t.Errorf("%s: %q", name, got.Header.Get(name))
+		}
+	}
+	// The provider's clock is an hour ahead; what is known of it is never later than it is, and at most a second and the way behind.
+	if now, ours := c.Now(), time.Now(); now.After(date.Add(ours.Sub(began))) || now.Before(date) {
+		t.Errorf("the provider's time is %s, of a Date of %s", now, date)
+	}
+	if c.Longest() != r.Elapsed {
+		t.Errorf("longest %s, want %s", c.Longest(), r.Elapsed)
+	}
+	for _, path := range []string{"", "v1/x", "@evil.example/", "/%zz"} {
+		if _, err := c.Do(t.Context(), provider.Call{Path: path}); err == nil {
+			t.Errorf("%q: called", path)
+		}
+	}
+}
+
+// What goes wrong at the provider, or on the way there, is trouble in words, and shows neither key nor query.
+func TestTrouble(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		detail string
+		kind   provider.VerdictKind
+	}{
+		"too large": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "{%2000d}", 1) }, "more than 1024 bytes", provider.Trouble},
+		"too large when decompressed": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = z.Write(append(bytes.Repeat([]byte(" "), 1<<20), "{}"...))
+			_ = z.Close()
+		}, "more than 1024 bytes", provider.Trouble},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "answer: not done within 200ms", provider.Trouble},
+		"hangs within": {func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, "{")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, "answer: not done within 200ms", provider.Trouble},
+		"cut": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprint(w, "{}")
+		}, "EOF", provider.Trouble},
+		"hangs up":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF", provider.Trouble},
+		"wrong key": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "api.key", provider.Refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := b.client(t, serve(t, tc.answer), func(a *provider.API) { a.MaxBytes, a.Timeout = 1024, 200*time.Millisecond })
+			// A budget of its own, since some block theirs.
+			r := do(t, c, provider.Call{Account: name, Path: "/v1/customers", Query: url.Values{"email": {"jo@example.com"}}})
+			if r.Verdict.Kind != tc.kind || !strings.Contains(r.Verdict.Detail, tc.detail) || strings.Contains(r.Verdict.Detail, "jo@") || len(r.Body) > 1024 {
+				t.Errorf("%+v", r.Verdict)
+			}
+			if c.Longest() != 0 {
+				t.Errorf("what was no answer of the provider's counts as one: %s", c.Longest())
+			}
+		})
+	}
+}
+
+// A server that sends back what it was sent cannot make us show the key.
+func TestNoErrorShowsTheKey(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, answer := range map[string]string{"status line": "%s\r\n\r\n", "header": "HTTP/1.1 200 OK\r\n%s\x00\r\n\r\n", "length": "HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n",
+		"chunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%s\r\n", "encoding": "HTTP/1.1 200 OK\r\nTransfer-Encoding: %s\r\n\r\n",
+		"location": "HTTP/1.1 302 Found\r\nLocation: http://%s/\r\nContent-Length: 0\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, _ := b.client(t, echo(t, answer), nil)
+			r, err := c.Do(t.Context(), customer)
+			if err != nil || r.Verdict.Kind != provider.Trouble {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			if text := fmt.Sprintf("%v %+v", r.Verdict, r.Verdict); strings.Contains(text, "s3cret") {
+				t.Error(text)
+			}
+		})
+	}
+	c, _ := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }), nil)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("stopped"))
+	if _, err := c.Do(ctx, customer); err == nil || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "stopped") {
+		t.Error(err)
+	}
+	c.ClosePool()
+	if _, err := c.Do(t.Context(), customer); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Error(err)
+	}
+	if strings.Contains(b.log.String(), "s3cret") {
+		t.Error(b.log.String())
+	}
+}
+
+// echo is a server whose answer has the credential in it.
+func echo(t *testing.T, answer string) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			req, err := http.ReadRequest(bufio.NewReader(conn))
+			if err == nil {
+				_, credential, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+				fmt.Fprintf(conn, answer, credential)
+			}
+			_ = conn.Close()
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+// The key goes to no other host, and each hop on the same one is a call of the budget.
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	strayed := 0
+	other := serve(t, func(http.ResponseWriter, *http.Request) { strayed++ })
+	for name, tc := range map[string]struct {
+		location string
+		method   string
+		calls    int
+		kind     provider.VerdictKind
+	}{
+		"to another host":        {other + "/v1/customers/cus_1", "", 1, provider.Trouble},
+		"to a place of its own":  {"/moved", "", 2, provider.Found},
+		"in a circle":            {"/v1/customers/cus_1", "", 4, provider.Trouble},
+		"with a password":        {"http://u:p@%s/moved", "", 1, provider.Trouble},
+		"to https":               {"https://%s/moved", "", 1, provider.Trouble},
+		"of what is no question": {"/moved", "POST", 1, provider.Trouble},
+		"to nowhere":             {"", "", 1, provider.Trouble},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := 0
+			c, reg := b.client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+				calls++
+				if r.URL.Path == "/moved" {
+					fmt.Fprint(w, "{}")
+					return
+				}
+				w.Header().Set("Location", strings.ReplaceAll(tc.location, "%s", r.Host))
+				w.WriteHeader(http.StatusTemporaryRedirect)
+			}), nil)
+			r := do(t, c, provider.Call{Method: tc.method, Path: customer.Path})
+			if r.Verdict.Kind != tc.kind || calls != tc.calls || strayed != 0 {
+				t.Errorf("%+v after %d calls, %d elsewhere", r.Verdict, calls, strayed)
+			}
+			if got := samples(t, reg, "postern_api_waiting_seconds"); got != float64(calls) {
+				t.Errorf("%v calls were of the budget, of %d", got, calls)
+			}
+		})
+	}
+}
+
+// samples adds up a counter, or how often something was observed.
+func samples(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return sum
+}
+
+func TestMetricsTellWhatCameOfCalls(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	status := 200
+	c, reg := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, `{"error": {"code": "resource_missing"}}`)
+	}), nil)
+	for _, status = range []int{200, 200, 404, 403, 500} {
+		do(t, c, customer)
+	}
+	got := map[string]float64{}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "postern_api_calls_total" {
+				for _, l := range m.GetLabel() {
+					if l.GetName() == "verdict" {
+						got[l.GetValue()] = m.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "refused": 1, "throttled": 0, "trouble": 1}, got); diff != "" {
+		t.Error(diff)
+	}
+}

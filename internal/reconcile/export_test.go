@@ -1,0 +1,26 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// Try takes from a budget if it can at once.
+func (c *Client) Try(ctx context.Context, account, call string) (taken bool, wait time.Duration, err error) {
+	return c.budget(account).try(ctx, call)
+}
+
+// Give ends a call of a budget.
+func (c *Client) Give(ctx context.Context, account, call string, v provider.Verdict) error {
+	return c.budget(account).give(ctx, call, v)
+}
+
+// Told lets the clock learn from an answer.
+func (c *Clock) Told(now time.Time, elapsed time.Duration, date time.Time) {
+	c.told(now, elapsed, date)
+}
+
+// ClosePool takes the database away from a client.
+func (c *Client) ClosePool() { c.o.Pool.Close() }

@@ -1,0 +1,52 @@
+package reconcile
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// Metrics are what is counted of calls to providers' APIs.
+type Metrics struct {
+	calls   *prometheus.CounterVec
+	waiting *prometheus.HistogramVec
+	elapsed *prometheus.HistogramVec
+}
+
+// NewMetrics registers the metrics of calls for some sources.
+func NewMetrics(reg prometheus.Registerer, sources []string) (*Metrics, error) {
+	m := &Metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_api_calls_total",
+			Help: "Calls to providers' APIs by what came of them: found, missing, throttled, refused or trouble."}, []string{"source", "verdict"}),
+		waiting: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_waiting_seconds",
+			Help: "Time that a call waited for the budget of its account, which all processes share.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"source"}),
+		elapsed: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_seconds",
+			Help: "Time from the beginning of a call to that of its answer.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 13)}, []string{"source"}),
+	}
+	for _, source := range sources {
+		for _, kind := range provider.VerdictKinds() {
+			m.calls.WithLabelValues(source, string(kind))
+		}
+		m.waiting.WithLabelValues(source)
+		m.elapsed.WithLabelValues(source)
+	}
+	for _, c := range []prometheus.Collector{m.calls, m.waiting, m.elapsed} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) waited(source string, d time.Duration) {
+	m.waiting.WithLabelValues(source).Observe(d.Seconds())
+}
+
+func (m *Metrics) called(source string, r *Response) {
+	m.calls.WithLabelValues(source, string(r.Verdict.Kind)).Inc()
+	if r.Status != 0 {
+		m.elapsed.WithLabelValues(source).Observe(r.Elapsed.Seconds())
+	}
+}
