@@ -1,0 +1,299 @@
+package stripefake_test
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/stripe/stripe-go/v84"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// official is Stripe's own client, aimed at the fake.
+func official(t *testing.T, f *stripefake.Fake, key string) *sdk.Client {
+	t.Helper()
+	once := sdk.Int64(0)
+	config := &sdk.BackendConfig{
+		URL: sdk.String(f.URL), HTTPClient: connect(t, f).http, MaxNetworkRetries: once, EnableTelemetry: sdk.Bool(false),
+		LeveledLogger: &sdk.LeveledLogger{Level: sdk.LevelNull},
+	}
+	api := sdk.GetBackendWithConfig(sdk.APIBackend, config)
+	return sdk.NewClient(key, sdk.WithBackends(&sdk.Backends{API: api}))
+}
+
+// Stripe's own client pages through everything and finds what is there.
+func TestOfficialClient(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 1, Accounts: []string{"acct_1"}, Thin: true})
+	f.Live(1500)
+	c := official(t, f, stripefake.Key)
+	alive := map[string]int{}
+	for _, o := range f.Truth() {
+		if o.Account == "acct_1" && !o.Deleted() {
+			alive[o.Type]++
+		}
+	}
+	connected := sdk.ListParams{Limit: sdk.Int64(7), StripeAccount: sdk.String("acct_1")}
+	found := map[string]int{}
+	for o, err := range c.V1Customers.List(t.Context(), &sdk.CustomerListParams{ListParams: connected}) {
+		one, err2 := c.V1Customers.Retrieve(t.Context(), o.ID, &sdk.CustomerRetrieveParams{Params: sdk.Params{StripeAccount: connected.StripeAccount}})
+		if err := errors.Join(err, err2); err != nil || one.Email != o.Email {
+			t.Fatalf("customer %s: %+v (%v)", o.ID, one, err)
+		}
+		found["customer"]++
+	}
+	for o, err := range c.V1Products.List(t.Context(), &sdk.ProductListParams{ListParams: connected}) {
+		if err != nil || o.Updated < o.Created {
+			t.Fatalf("product %s was made at %d and changed at %d (%v)", o.ID, o.Created, o.Updated, err)
+		}
+		found["product"]++
+	}
+	for o, err := range c.V1Subscriptions.List(t.Context(), &sdk.SubscriptionListParams{ListParams: connected, Status: sdk.String("all")}) {
+		if err != nil || len(o.Items.Data) != 1 {
+			t.Fatalf("subscription %s has %+v (%v)", o.ID, o.Items, err)
+		}
+		found["subscription"]++
+	}
+	for what, count := range found {
+		if count != alive[what] || count < 8 {
+			t.Errorf("the list has %d of %s, in truth there are %d", count, what, alive[what])
+		}
+	}
+	events := 0
+	for e, err := range c.V1Events.List(t.Context(), &sdk.EventListParams{ListParams: connected}) {
+		if err != nil || e.Account != "acct_1" || e.Data.Object["id"] == "" || e.APIVersion != stripefake.Version {
+			t.Fatalf("event %+v (%v)", e, err)
+		}
+		events++
+	}
+	if of := eventsOf(f, "acct_1", false); events != of || events < 100 {
+		t.Errorf("the list has %d events, in truth there are %d", events, of)
+	}
+}
+
+// The second API's events, which name their objects alone, and its pages, which are named by tokens.
+func TestOfficialClientOfTheSecondAPI(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 1, Thin: true, Objects: 10})
+	f.Live(600)
+	c := official(t, f, stripefake.Key)
+	events, last := 0, time.Now().AddDate(100, 0, 0)
+	for e, err := range c.V2CoreEvents.List(t.Context(), &sdk.V2CoreEventListParams{Limit: sdk.Int64(5)}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, object := read(t, e)
+		if base.Created.After(last) || base.Object != "v2.core.event" {
+			t.Fatalf("event %+v", base)
+		}
+		events, last = events+1, base.Created
+		one, err := c.V2CoreEvents.Retrieve(t.Context(), base.ID, nil)
+		if err != nil || one == nil {
+			t.Fatalf("retrieve %s: %v", base.ID, err)
+		}
+		if o, _ := f.At("", object.ID, f.Now()); !reflect.DeepEqual(connect(t, f).get(object.URL, nil), tree(t, o.Body)) {
+			t.Fatalf("%s is not %s", object.URL, o.Body)
+		}
+	}
+	if of := eventsOf(f, "", true); events != of || events < 20 {
+		t.Errorf("the list has %d thin events, in truth there are %d", events, of)
+	}
+	one := ids(connect(t, f).get("/v2/core/events", url.Values{"object_id": {"acct_v2_Fake000001"}, "types[0]": {"v2.core.account.created"}}))
+	if len(one) != 1 {
+		t.Errorf("one account was created by %v", one)
+	}
+	at := last.Format("2006-01-02T15:04:05.000Z")
+	if got := connect(t, f).get("/v2/core/events", url.Values{"created[lte]": {at}, "created[gte]": {at}}); len(ids(got)) == 0 {
+		t.Errorf("at %s nothing happened", at)
+	}
+}
+
+// read is what all thin events share, as Stripe's client knows them by their types.
+func read(t *testing.T, e sdk.V2CoreEvent) (sdk.V2BaseEvent, *sdk.V2CoreEventRelatedObject) {
+	t.Helper()
+	switch e := e.(type) {
+	case *sdk.V2CoreAccountCreatedEvent:
+		return e.V2BaseEvent, &e.RelatedObject
+	case *sdk.V2CoreAccountUpdatedEvent:
+		return e.V2BaseEvent, &e.RelatedObject
+	case *sdk.V2CoreAccountClosedEvent:
+		return e.V2BaseEvent, &e.RelatedObject
+	}
+	t.Fatalf("Stripe's client does not know %T", e)
+	return sdk.V2BaseEvent{}, nil
+}
+
+func eventsOf(f *stripefake.Fake, account string, thin bool) int {
+	n := 0
+	for _, e := range f.Events() {
+		if e.Account == account && e.Thin == thin {
+			n++
+		}
+	}
+	return n
+}
+
+// Errors have Stripe's shape, by its own client's reading.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Restricted: map[string][]string{"rk_test_1": {"account", "customers"}}})
+	id := f.Create("", "customer", nil)
+	gone := f.Create("", "product", nil)
+	f.Do("", gone, "product.deleted")
+	for _, c := range []struct {
+		key, path, query string
+		status           int
+		code, param      string
+	}{
+		{"", "/v1/customers", "", 401, "", ""},
+		{"sk_test_another", "/v1/customers", "", 401, "", ""},
+		{"rk_test_1", "/v1/customers/" + id, "", 200, "", ""},
+		{"rk_test_1", "/v1/account", "", 200, "", ""},
+		{"rk_test_1", "/v1/events", "", 403, "more_permissions_required", ""},
+		{"rk_test_1", "/v2/core/events", "", 403, "more_permissions_required", ""},
+		{stripefake.Key, "/v1/customers/cus_none", "", 404, "resource_missing", "id"},
+		{stripefake.Key, "/v1/customers/", "", 404, "resource_missing", "id"}, // an empty id is no list
+		{stripefake.Key, "/v1/prices/" + id, "", 404, "resource_missing", "id"},
+		{stripefake.Key, "/v1/products/" + gone, "", 404, "resource_missing", "id"},
+		{stripefake.Key, "/v1/events/evt_none", "", 404, "resource_missing", "id"},
+		{stripefake.Key, "/v2/core/accounts/acct_none", "", 404, "not_found", ""},
+		{stripefake.Key, "/v1/teapots", "", 404, "", ""},
+		{stripefake.Key, "/v1/customers/a/b", "", 404, "", ""},
+		{stripefake.Key, "/v1/customers", "updated[gte]=1", 400, "parameter_unknown", "updated[gte]"},
+		{stripefake.Key, "/v1/customers/" + id, "limit=1", 400, "parameter_unknown", "limit"},
+		{stripefake.Key, "/v1/customers", "limit=101", 400, "", "limit"},
+		{stripefake.Key, "/v1/customers", "limit=0", 400, "", "limit"},
+		{stripefake.Key, "/v1/events", "created[gte]=2026-01-01", 400, "", "created[gte]"},
+		{stripefake.Key, "/v1/customers", "starting_after=cus_none", 400, "resource_missing", "starting_after"},
+		{stripefake.Key, "/v1/products", "ending_before=" + gone, 400, "resource_missing", "ending_before"},
+		{stripefake.Key, "/v1/events", "type=customer.*&types[]=customer.created", 400, "", "types"},
+	} {
+		query, err := url.ParseQuery(c.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as := connect(t, f)
+		as.key = c.key
+		status, header, body, err := as.ask(c.path, query)
+		if err != nil || status != c.status || header.Get("Content-Type") != "application/json" {
+			t.Errorf("GET %s?%s as %q: %d %s (%v), want %d", c.path, c.query, c.key, status, body, err, c.status)
+			continue
+		}
+		if status == 200 {
+			continue
+		}
+		e, _ := tree(t, body)["error"].(map[string]any)
+		code, _ := e["code"].(string)
+		param, _ := e["param"].(string)
+		if e["type"] != "invalid_request_error" || e["message"] == "" || code != c.code || param != c.param {
+			t.Errorf("GET %s?%s as %q: %s", c.path, c.query, c.key, body)
+		}
+	}
+	var failed *sdk.Error
+	_, err := official(t, f, stripefake.Key).V1Products.Retrieve(t.Context(), gone, nil)
+	if !errors.As(err, &failed) || failed.HTTPStatusCode != 404 || failed.Code != sdk.ErrorCodeResourceMissing {
+		t.Errorf("Stripe's client reads a deleted product as %v", err)
+	}
+	post, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.URL+"/v1/customers", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	post.SetBasicAuth(stripefake.Key, "")
+	answer, err := connect(t, f).http.Do(post)
+	if err != nil || answer.StatusCode != http.StatusNotFound {
+		t.Errorf("the fake only reads: %+v (%v)", answer, err)
+	}
+	_ = answer.Body.Close()
+}
+
+func TestDeletedAndCancelled(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Accounts: []string{"acct_1"}})
+	customer := f.Create("", "customer", nil)
+	f.Do("", customer, "customer.deleted")
+	first, ended := f.Create("", "subscription", map[string]any{"status": "active"}), f.Create("", "subscription", map[string]any{"status": "past_due"})
+	f.Do("", ended, "customer.subscription.deleted")
+	c := connect(t, f)
+	if stub := c.get("/v1/customers/"+customer, nil); len(stub) != 3 || stub["deleted"] != true || stub["object"] != "customer" {
+		t.Errorf("a deleted customer is %v", stub)
+	}
+	if got := ids(c.get("/v1/customers", nil)); len(got) != 0 {
+		t.Errorf("the list shows deleted customers: %v", got)
+	}
+	if got := c.get("/v1/subscriptions/"+ended, nil); got["status"] != "canceled" || got["canceled_at"] == nil {
+		t.Errorf("a cancelled subscription is %v", got)
+	}
+	for status, want := range map[string][]string{
+		"": {first}, "all": {ended, first}, "canceled": {ended}, "ended": {ended}, "active": {first}, "paused": nil,
+	} {
+		query := url.Values{}
+		if status != "" {
+			query.Set("status", status)
+		}
+		if got := ids(c.get("/v1/subscriptions", query)); !slices.Equal(got, want) {
+			t.Errorf("subscriptions of status %q are %v, want %v", status, got, want)
+		}
+	}
+	f.Set("", ended, map[string]any{"metadata.late": "yes"})
+	if last := f.Events()[len(f.Events())-1]; last.Type != "customer.subscription.updated" || last.ObjectID != ended {
+		t.Errorf("a change after the cancellation is told as %s", last.Type)
+	}
+	c.account = "acct_2"
+	if status, _, body, err := c.ask("/v1/account", nil); err != nil || status != http.StatusForbidden {
+		t.Errorf("another's account: %d %s (%v)", status, body, err)
+	}
+	c.account = "acct_1"
+	if status, _, body, err := c.ask("/v1/subscriptions/"+first, nil); err != nil || status != http.StatusNotFound {
+		t.Errorf("another account's subscription: %d %s (%v)", status, body, err)
+	}
+}
+
+// The fake is asked while it lives: whoever pages meanwhile meets nothing twice.
+func TestAskedWhileItLives(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 9})
+	f.Live(50)
+	asking := connect(t, f)
+	var all sync.WaitGroup
+	for _, path := range []string{"/v1/events", "/v1/events", "/v1/customers", "/v1/invoices"} {
+		all.Go(func() {
+			for range 5 {
+				query := url.Values{"limit": {"20"}}
+				met := map[string]bool{}
+				for {
+					status, _, body, err := asking.ask(path, query)
+					if status == http.StatusBadRequest {
+						break // the cursor was deleted
+					}
+					if err != nil || status != http.StatusOK {
+						t.Errorf("%s: %d %s (%v)", path, status, body, err)
+						return
+					}
+					page := tree(t, body)
+					for _, id := range ids(page) {
+						if met[id] {
+							t.Errorf("%s shows %s twice", path, id)
+						}
+						met[id] = true
+						query.Set("starting_after", id)
+					}
+					if page["has_more"] != true {
+						break
+					}
+				}
+			}
+		})
+	}
+	for range 400 {
+		f.Step()
+		f.Deliver(func(*provider.Delivery) bool { return true })
+	}
+	all.Wait()
+}

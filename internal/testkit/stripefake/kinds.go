@@ -1,0 +1,143 @@
+package stripefake
+
+import "slices"
+
+// kind is a type of object: what it is made of and what can happen to it.
+type kind struct {
+	name, plural, prefix string
+	// opens names the event of its creation.
+	opens string
+	// chosen: its users choose the ids, so that two accounts share some and one comes back after a delete.
+	chosen bool
+	// stub: a deleted one is answered with a stub that says so; others are not found.
+	stub bool
+	// thin: it belongs to the second API, and its events carry none of it.
+	thin bool
+	// filters are the fields that its list can be narrowed by; status says how "status" is meant, nil: equal.
+	filters []string
+	status  func(asked, status string) bool
+	birth   func(m *maker) tree
+	changes []change
+}
+
+// change is something that can happen to an object.
+type change struct {
+	// events tell of it, each with the same state. One that tells what was before says so by its name.
+	events []string
+	// weight is how likely it is beside the others.
+	weight int
+	// when tells whether it can happen; nil: always.
+	when func(o tree) bool
+	// do makes it happen; nil: it deletes the object.
+	do func(m *maker, o tree)
+}
+
+// maker is what a birth or a change is made from.
+type maker struct {
+	choose Chooser
+	id     string
+	now    int64 // seconds
+	ref    func(kind string) string
+	live   bool
+	still  bool // the own version stays
+}
+
+func (m *maker) one(values ...any) any { return values[m.choose.IntN(len(values))] }
+
+// kinds are the types of the account, in the order in which Truth lists them.
+var kinds = []*kind{&customers, &products, &prices, &subscriptions, &invoices, &charges, &thinAccounts}
+
+func kindNamed(name string) *kind {
+	i := slices.IndexFunc(kinds, func(k *kind) bool { return k.name == name })
+	if i < 0 {
+		panic("stripefake: there are no objects of type " + name)
+	}
+	return kinds[i]
+}
+
+var customers = kind{
+	name: "customer", plural: "customers", prefix: "cus", opens: "customer.created", stub: true, filters: []string{"email"},
+	birth: func(m *maker) tree {
+		return tree{
+			"object": "customer", "address": tree{"city": "Leeds", "country": "GB", "line1": "14 Aire Wharf", "line2": nil}, "balance": 0,
+			"currency": "gbp", "delinquent": false, "description": nil, "discount": nil, "email": m.one(emails...), "metadata": tree{"plan": "team"},
+			"name": m.one("Ada Carter", "Jo Böhm", "Ünal & Söhne <GmbH>"), "phone": nil, "preferred_locales": []any{"en-GB"}, "shipping": nil,
+		}
+	},
+	changes: []change{
+		{events: on("customer.updated"), weight: 16, do: edits(
+			field{"email", emails},
+			field{"name", list("Ada Carter", "A. Carter", nil)},
+			field{"balance", list(0, -500, 1200)},
+			field{"address.city", list("Leeds", "York")},
+			field{"address.line2", list(nil, "2nd floor")},
+			field{"metadata.plan", list("team", "solo", absent)},
+			field{"metadata.seats", list("5", absent)},
+			field{"preferred_locales", list([]any{"en-GB"}, []any{"de", "en-GB"}, []any{})},
+			field{"shipping", list(nil, tree{"name": "Ada", "phone": nil}, tree{"name": "Bo", "phone": nil})},
+		)},
+		{events: on("customer.deleted"), weight: 1},
+	},
+}
+
+var emails = list("ada@postern.example", "bo@postern.example", "cy@postern.example")
+
+var products = kind{
+	name: "product", plural: "products", prefix: "team", opens: "product.created", chosen: true, filters: []string{"active"},
+	birth: func(m *maker) tree {
+		return tree{
+			"object": "product", "active": true, "default_price": nil, "description": nil, "images": []any{}, "metadata": tree{},
+			"marketing_features": []any{tree{"name": "Audit log"}}, "name": "Team", "type": "service", "updated": m.now,
+		}
+	},
+	changes: []change{
+		{events: on("product.updated"), weight: 16, do: func(m *maker, o tree) {
+			edits(
+				field{"name", list("Team", "Team Plus", "Solo")},
+				field{"active", list(true, false)},
+				field{"description", list(nil, "for up to fifty people")},
+				field{"metadata.tier", list("1", "2", absent)},
+				field{"marketing_features", list([]any{tree{"name": "Audit log"}}, []any{tree{"name": "Audit log"}, tree{"name": "Seats"}})},
+			)(m, o)
+			if !m.still {
+				o["updated"] = m.now
+			}
+		}},
+		{events: on("product.deleted"), weight: 1},
+	},
+}
+
+var prices = kind{
+	name: "price", plural: "prices", prefix: "price", opens: "price.created", filters: []string{"active", "product", "type"},
+	birth: func(m *maker) tree {
+		return tree{
+			"object": "price", "active": true, "billing_scheme": "per_unit", "currency": "gbp", "lookup_key": nil, "metadata": tree{}, "nickname": nil,
+			"product": m.ref("product"), "recurring": tree{"interval": "month", "interval_count": 1}, "type": "recurring", "unit_amount": m.one(900, 1900),
+		}
+	},
+	changes: []change{
+		{events: on("price.updated"), weight: 16, do: edits(
+			field{"active", list(true, false)},
+			field{"nickname", list(nil, "monthly", "old")},
+			field{"lookup_key", list(nil, "team_monthly")},
+			field{"metadata.tier", list("1", absent)},
+		)},
+		{events: on("price.deleted"), weight: 1},
+	},
+}
+
+// thinAccounts are accounts of the second API, whose events are thin.
+var thinAccounts = kind{
+	name: "v2.core.account", plural: "accounts", prefix: "acct_v2", opens: "v2.core.account.created", thin: true,
+	birth: func(*maker) tree {
+		return tree{"object": "v2.core.account", "contact_email": nil, "display_name": "Shop", "dashboard": "full", "metadata": tree{}, "closed": false}
+	},
+	changes: []change{
+		{events: on("v2.core.account.updated"), weight: 16, when: is("closed", false), do: edits(
+			field{"display_name", list("Shop", "Shop & Co", "Shop Ltd")},
+			field{"contact_email", append(emails, nil)},
+			field{"metadata.tier", list("1", absent)},
+		)},
+		{events: on("v2.core.account.closed"), weight: 1, when: is("closed", false), do: func(_ *maker, o tree) { o["closed"] = true }},
+	},
+}

@@ -1,0 +1,172 @@
+package stripefake_test
+
+import (
+	"fmt"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// Pages of any size hold everything once, newest first, in either direction, while nothing changes.
+func TestPagesWithoutGapsAndDoubles(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 3, Reborn: 50, Objects: 10})
+	f.Live(1200)
+	c := connect(t, f)
+	truth := map[string][]string{}
+	for _, e := range f.Events() {
+		truth["events"] = append(truth["events"], e.ID)
+	}
+	for _, o := range f.Truth() {
+		if !o.Deleted() && o.Type != "subscription" {
+			truth[o.Type+"s"] = append(truth[o.Type+"s"], o.ID)
+		}
+	}
+	for plural, want := range truth {
+		path := "/v1/" + plural
+		all := c.all(path, nil, 100)
+		if got := slices.Sorted(slices.Values(all)); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("%s are %v, in truth %v", plural, got, want)
+		}
+		for _, limit := range []int{1, 7, len(all)} {
+			if len(all) > 200 && limit == 1 || limit > 100 {
+				continue
+			}
+			if got := c.all(path, nil, limit); !slices.Equal(got, all) {
+				t.Errorf("%s by %d are %v, by 100 %v", plural, limit, got, all)
+			}
+		}
+		before := ids(c.get(path, url.Values{"ending_before": {all[9]}, "limit": {"4"}}))
+		if !slices.Equal(before, all[5:9]) {
+			t.Errorf("the 4 of %s before %s are %v, want %v", plural, all[9], before, all[5:9])
+		}
+		if got := c.get(path, url.Values{"ending_before": {all[4]}, "limit": {"4"}}); got["has_more"] != false || got["url"] != path || got["object"] != "list" {
+			t.Errorf("the first page of %s is %v", plural, got)
+		}
+	}
+}
+
+// The bounds of creation are seconds; together they leave what is between them.
+func TestCreated(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{})
+	start := f.Now().Unix()
+	for range 5 {
+		f.Create("", "charge", nil)
+		f.Advance(700 * time.Millisecond) // seconds 0, 0, 1, 2, 2
+	}
+	c := connect(t, f)
+	for _, k := range []struct {
+		bounds string
+		want   []int
+	}{
+		{"[gte]=1", []int{2, 2, 1}}, {"[gt]=1", []int{2, 2}}, {"[lte]=1", []int{1, 0, 0}}, {"[lt]=1", []int{0, 0}}, {"=2", []int{2, 2}}, {"[gte]=3", nil},
+	} {
+		var op string
+		var after int64
+		if _, err := fmt.Sscanf(k.bounds[slices.Index([]byte(k.bounds), '=')+1:], "%d", &after); err != nil {
+			t.Fatal(err)
+		}
+		op = k.bounds[:slices.Index([]byte(k.bounds), '=')]
+		query := url.Values{"created" + op: {strconv.FormatInt(start+after, 10)}}
+		for _, path := range []string{"/v1/charges", "/v1/events"} {
+			var got []int
+			for _, item := range c.get(path, query)["data"].([]any) {
+				got = append(got, int(int64(item.(map[string]any)["created"].(float64))-start))
+			}
+			if !slices.Equal(got, k.want) {
+				t.Errorf("%s with created%s are of %v, want %v", path, k.bounds, got, k.want)
+			}
+		}
+	}
+}
+
+func TestEventFilters(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 4})
+	f.Live(300)
+	c := connect(t, f)
+	count := func(types ...string) int {
+		n := 0
+		for _, e := range f.Events() {
+			if slices.Contains(types, e.Type) {
+				n++
+			}
+		}
+		return n
+	}
+	for _, k := range []struct {
+		query url.Values
+		want  int
+	}{
+		{url.Values{"type": {"invoice.created"}}, count("invoice.created")},
+		{url.Values{"type": {"customer.subscription.*"}}, count("customer.subscription.created", "customer.subscription.updated", "customer.subscription.deleted")},
+		{url.Values{"types[0]": {"invoice.created"}, "types[1]": {"invoice.updated"}}, count("invoice.created", "invoice.updated")},
+		{url.Values{"types[]": {"invoice.created", "charge.updated"}}, count("invoice.created", "charge.updated")},
+	} {
+		if got := c.all("/v1/events", k.query, 9); len(got) != k.want || k.want < 3 {
+			t.Errorf("events by %v are %d, in truth %d", k.query, len(got), k.want)
+		}
+	}
+	if got := c.all("/v1/invoices", url.Values{"status": {"draft"}}, 3); len(got) == 0 {
+		t.Error("no invoice is a draft")
+	}
+}
+
+func TestEventsAreKept30Days(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{})
+	f.Create("", "customer", nil)
+	old := f.Events()[0].ID
+	f.Advance(30*24*time.Hour - time.Second)
+	f.Create("", "customer", nil)
+	c := connect(t, f)
+	if got := c.all("/v1/events", nil, 10); len(got) != 2 {
+		t.Errorf("before 30 days there are %v", got)
+	}
+	f.Advance(2 * time.Second)
+	if got := c.all("/v1/events", nil, 10); len(got) != 1 {
+		t.Errorf("after 30 days there are %v", got)
+	}
+	if status, _, _, err := c.ask("/v1/events/"+old, nil); err != nil || status != 404 {
+		t.Errorf("after 30 days the event is answered %d (%v)", status, err)
+	}
+	if status, _, _, err := c.ask("/v1/events", url.Values{"starting_after": {old}}); err != nil || status != 400 {
+		t.Errorf("after 30 days the cursor is answered %d (%v)", status, err)
+	}
+	if got := c.all("/v1/customers", nil, 10); len(got) != 2 {
+		t.Errorf("there are %v", got)
+	}
+}
+
+func TestFill(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{})
+	for _, what := range []string{"customer", "product", "price", "subscription", "invoice", "charge"} {
+		f.Fill("", what, 250)
+	}
+	c := connect(t, f)
+	for _, plural := range []string{"customers", "products", "prices", "subscriptions", "invoices", "charges"} {
+		all := c.all("/v1/"+plural, nil, 100)
+		if len(all) != 250 || len(slices.Compact(slices.Sorted(slices.Values(all)))) != 250 {
+			t.Fatalf("there are %d %s", len(all), plural)
+		}
+		page := c.get("/v1/"+plural, url.Values{"starting_after": {all[249-8]}})["data"].([]any)
+		one := page[1].(map[string]any)
+		if got := c.get("/v1/"+plural+"/"+one["id"].(string), nil); !reflect.DeepEqual(got, one) || got["created"].(float64) != float64(f.Now().Unix()-244) {
+			t.Errorf("%v is listed as %v", got, one)
+		}
+	}
+	if got := c.get("/v1/products/team_Fill0000001", nil); got["updated"] != got["created"] {
+		t.Errorf("a product that never changed is %v", got)
+	}
+	f.Set("", "cus_Fill0000007", map[string]any{"email": nil})
+	if got := c.get("/v1/customers/cus_Fill0000007", nil); got["email"] != nil || len(f.Events()) != 1 {
+		t.Errorf("a changed one is %v", got)
+	}
+}

@@ -1,0 +1,114 @@
+package stripefake
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// second answers requests to the second API: thin events, and the accounts that they are about. Its pages are named by opaque tokens,
+// which hold all parameters of the first page.
+func (c *call) second(path []string, unknown *failure) ([]byte, *failure) {
+	if len(path) == 0 || len(path) > 2 {
+		return nil, unknown
+	}
+	if fail := c.may("v2." + path[0]); fail != nil {
+		return nil, fail
+	}
+	switch k := kindListed(path[0], true); {
+	case path[0] == "events" && len(path) == 1:
+		return c.listThin()
+	case path[0] == "events":
+		return c.getEvent(path[1], true)
+	case k != nil && len(path) == 2:
+		return c.get(k, path[1])
+	}
+	return nil, unknown
+}
+
+// listThin answers a page of thin events, newest first.
+func (c *call) listThin() ([]byte, *failure) {
+	if fail := c.only("page", "limit", "object_id", "types[", "created["); fail != nil {
+		return nil, fail
+	}
+	limit, fail := c.limit()
+	if fail != nil {
+		return nil, fail
+	}
+	b, fail := c.thinBounds()
+	if fail != nil {
+		return nil, fail
+	}
+	end := len(c.account.events)
+	if token := c.query.Get("page"); token != "" {
+		n, err := strconv.ParseInt(strings.TrimPrefix(token, "page_"), 36, 40)
+		if err != nil || c.expired || int(n) > end {
+			return nil, badParameter("page", "Invalid page token")
+		}
+		end = int(n)
+	}
+	items, last, more := pick(0, end, limit, false, func(i int) []byte {
+		e := c.account.events[i]
+		if !e.object.kind.thin || !e.shown(c.now) || e.at < b.from || e.at > b.to || !c.thinWanted(e) {
+			return nil
+		}
+		return e.head
+	})
+	return c.thinPage(items, last, more), nil
+}
+
+func (c *call) thinPage(items [][]byte, last int, more bool) []byte {
+	next := "null"
+	if more {
+		query := url.Values{}
+		for name, values := range c.query {
+			query[name] = values
+		}
+		query.Set("page", "page_"+strconv.FormatInt(int64(last), 36))
+		next = strconv.Quote("/v2/core/events?" + query.Encode())
+	}
+	out := joined([]byte(`{"data":[`), items)
+	return fmt.Appendf(out, `],"next_page_url":%s,"previous_page_url":null}`, next)
+}
+
+// thinBounds reads created[gte] and the like, which are times as RFC 3339 here. The bounds are microseconds.
+func (c *call) thinBounds() (bounds, *failure) {
+	b := bounds{0, 1 << 60}
+	for _, name := range []string{"created[gte]", "created[gt]", "created[lte]", "created[lt]"} {
+		if !c.query.Has(name) {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, c.query.Get(name))
+		if err != nil {
+			return b, badParameter(name, "Invalid timestamp: "+c.query.Get(name))
+		}
+		t := at.UnixMicro()
+		switch name {
+		case "created[gte]":
+			b.from = max(b.from, t)
+		case "created[gt]":
+			b.from = max(b.from, t+1000)
+		case "created[lte]":
+			b.to = min(b.to, t+999)
+		case "created[lt]":
+			b.to = min(b.to, t-1)
+		}
+	}
+	return b, nil
+}
+
+func (c *call) thinWanted(e *event) bool {
+	if id := c.query.Get("object_id"); id != "" && id != e.object.id {
+		return false
+	}
+	asked, found := false, false
+	for name, values := range c.query {
+		if strings.HasPrefix(name, "types[") {
+			asked, found = true, found || slices.Contains(values, e.kind)
+		}
+	}
+	return !asked || found
+}

@@ -1,0 +1,233 @@
+package stripefake
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// answer is what the API says to a request.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// call is a request that was let in.
+type call struct {
+	fake    *Fake
+	account *account
+	key     string
+	query   url.Values
+	// now is the time on the account's clock, as of the moment whose state is answered.
+	now int64
+	// expired: the cursor is no longer known, whatever it is.
+	expired bool
+}
+
+// ServeHTTP answers a request as Stripe's API does, after what its fault demands.
+func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a, fault := f.take(r)
+	defer f.done()
+	f.write(w, r, a, fault)
+}
+
+// take counts a request and makes its answer.
+func (f *Fake) take(r *http.Request) (answer, Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	one := f.count(r)
+	fault := f.fault(one)
+	a := f.respond(r, one, fault)
+	one.Status = a.status
+	return a, fault
+}
+
+func (f *Fake) done() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.inFlight--
+}
+
+// respond makes the answer; the work is done even where the answer will not arrive.
+func (f *Fake) respond(r *http.Request, one *Request, fault Fault) answer {
+	if a, failed := f.failed(fault, one.limited); failed {
+		return a
+	}
+	a, fail := f.admit(r)
+	if fail != nil {
+		return fail.answer()
+	}
+	c := &call{fake: f, account: a, key: key(r), query: r.URL.Query(), now: f.now(), expired: fault == Expired}
+	if lag := f.options.Faults.Lag.Microseconds(); lag > 0 {
+		c.now -= f.luck.Int64N(lag + 1)
+	}
+	body, fail := c.route(strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/"), r)
+	if fail != nil {
+		return fail.answer()
+	}
+	return answer{status: http.StatusOK, body: body}
+}
+
+// write sends the answer, as far as the fault lets it.
+func (f *Fake) write(w http.ResponseWriter, r *http.Request, a answer, fault Fault) {
+	switch fault {
+	case Dropped:
+		panic(http.ErrAbortHandler)
+	case Hung:
+		select {
+		case <-r.Context().Done():
+		case <-f.closing:
+		}
+		panic(http.ErrAbortHandler)
+	case Slow:
+		timer := time.NewTimer(f.slowness())
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.Context().Done():
+		case <-f.closing:
+		}
+	}
+	h := w.Header()
+	for name, values := range a.header {
+		h[name] = values
+	}
+	f.date(h)
+	if h.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/json")
+	}
+	h.Set("Content-Length", fmt.Sprint(len(a.body)))
+	w.WriteHeader(a.status)
+	if fault == Cut {
+		_, _ = w.Write(a.body[:len(a.body)/2])
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(a.body)
+}
+
+// key is the key of a request: a bearer token, or the user of a basic authorization.
+func key(r *http.Request) string {
+	if user, _, ok := r.BasicAuth(); ok {
+		return user
+	}
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return token
+}
+
+// admit finds the account that a request is let in to.
+func (f *Fake) admit(r *http.Request) (*account, *failure) {
+	k := key(r)
+	_, restricted := f.options.Restricted[k]
+	switch {
+	case k == "":
+		return nil, &failure{status: http.StatusUnauthorized, Message: "You did not provide an API key. You need to provide your API key in the Authorization header, using Bearer auth"}
+	case k != Key && !restricted:
+		return nil, &failure{status: http.StatusUnauthorized, Message: "Invalid API Key provided: " + k[:min(len(k), 7)] + "****"}
+	}
+	name := r.Header.Get("Stripe-Account")
+	if strings.HasPrefix(r.URL.Path, "/v2/") {
+		name = r.Header.Get("Stripe-Context")
+	}
+	a := f.account(name)
+	if a == nil {
+		return nil, &failure{status: http.StatusForbidden, Code: "account_invalid",
+			Message: fmt.Sprintf("The provided key does not have access to account '%s' (or that account does not exist). Application access may have been revoked.", name)}
+	}
+	return a, nil
+}
+
+// may tells whether the key may read a resource.
+func (c *call) may(resource string) *failure {
+	allowed, restricted := c.fake.options.Restricted[c.key]
+	if !restricted || slices.Contains(allowed, resource) {
+		return nil
+	}
+	return &failure{status: http.StatusForbidden, Code: "more_permissions_required",
+		Message: fmt.Sprintf("The provided key does not have the required permissions for this endpoint: it may not read %s.", resource)}
+}
+
+// route answers by the parts of the path.
+func (c *call) route(path []string, r *http.Request) ([]byte, *failure) {
+	unknown := &failure{status: http.StatusNotFound, Message: fmt.Sprintf("Unrecognized request URL (%s: %s).", r.Method, r.URL.Path)}
+	if r.Method != http.MethodGet || len(path) < 2 {
+		return nil, unknown
+	}
+	switch {
+	case path[0] == "v2" && path[1] == "core":
+		return c.second(path[2:], unknown)
+	case path[0] != "v1" || len(path) > 3:
+		return nil, unknown
+	}
+	if fail := c.may(path[1]); fail != nil {
+		return nil, fail
+	}
+	k := kindListed(path[1], false)
+	switch {
+	case path[1] == "account" && len(path) == 2:
+		return c.own()
+	case path[1] == "events" && len(path) == 2:
+		return c.listEvents()
+	case path[1] == "events":
+		return c.getEvent(path[2], false)
+	case k == nil:
+		return nil, unknown
+	case len(path) == 2:
+		return c.list(k)
+	}
+	return c.get(k, path[2])
+}
+
+// kindListed is the kind of a plural, nil where there is none; the second API has its own.
+func kindListed(plural string, thin bool) *kind {
+	for _, k := range kinds {
+		if k.plural == plural && k.thin == thin {
+			return k
+		}
+	}
+	return nil
+}
+
+// own is the account that asks.
+func (c *call) own() ([]byte, *failure) {
+	if fail := c.only(); fail != nil {
+		return nil, fail
+	}
+	id := c.account.id
+	if id == "" {
+		id = Own
+	}
+	return text(tree{"id": id, "object": "account", "charges_enabled": true, "country": "GB", "default_currency": "gbp"}), nil
+}
+
+// get answers an object. Of the deleted, some types leave a stub.
+func (c *call) get(k *kind, id string) ([]byte, *failure) {
+	if fail := c.only(); fail != nil {
+		return nil, fail
+	}
+	o := c.account.objects[id]
+	if o == nil || o.kind != k {
+		return nil, missing(k, id)
+	}
+	switch r, there := o.at(c.now); {
+	case !there || r.body == nil && !k.stub:
+		return nil, missing(k, id)
+	case r.body == nil:
+		return text(tree{"id": id, "object": k.name, "deleted": true}), nil
+	default:
+		return r.body, nil
+	}
+}
+
+func (c *call) getEvent(id string, thin bool) ([]byte, *failure) {
+	if fail := c.only(); fail != nil {
+		return nil, fail
+	}
+	if e := c.account.named[id]; e != nil && e.object.kind.thin == thin && e.shown(c.now) {
+		return e.answer(), nil
+	}
+	return nil, missing(&kind{name: "event", thin: thin}, id)
+}

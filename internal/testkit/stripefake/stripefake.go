@@ -1,0 +1,153 @@
+// Package stripefake is a small Stripe account that lives over time, on loopback: objects that a seeded chooser creates, changes and
+// deletes, the events and webhooks that tell of it, the part of Stripe's API that lists and gets them, and whatever goes wrong on the
+// way. Its clock is moved by the test. It knows the truth of each object at any moment, so that a mirror can be compared with it.
+package stripefake
+
+import (
+	"math/rand/v2"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Chooser makes every choice of a life and of its deliveries: a seeded *rand.Rand, or a property test's generator. It is called by
+// the goroutine alone that calls Step, Live, Create, Do and Deliver.
+type Chooser interface {
+	// IntN is a number from 0 to n-1.
+	IntN(n int) int
+}
+
+// What a Fake is reached with where Options name nothing else.
+const (
+	Key     = "sk_test_stripefake"
+	Secret  = "whsec_stripefake"
+	Version = "2026-08-26.dahlia"
+	// Own is the id of the account itself, which its events do not name.
+	Own = "acct_Fake0000"
+)
+
+// Options say what an account is like. Percentages are from 0 to 100. The zero value is a calm account without faults.
+type Options struct {
+	// Choose makes the choices; nil: a generator with Seed.
+	Choose Chooser
+	// Seed chooses which requests meet a fault, and all else where there is no Chooser.
+	Seed uint64
+	// Start is what the clock shows first; zero: 2026-01-01.
+	Start time.Time
+	// Running: the clock also moves with real time, so one seed no longer makes one life.
+	Running bool
+	// Accounts are the connected accounts besides the own one; products of several accounts share ids.
+	Accounts []string
+	// Restricted are keys that may read only the named resources ("customers", "events", "account").
+	Restricted map[string][]string
+	// Live: objects and events are in live mode.
+	Live bool
+	// Objects is how many objects go on changing; when others are made, the oldest stay as they are. 0: 20.
+	Objects int
+	// Gap is the longest time between two steps; 0: 400 ms, so that a second holds several.
+	Gap time.Duration
+	// Burst is the percentage of steps that concern the object of the step before.
+	Burst int
+	// Still is the percentage of changes of a product that do not move its own version.
+	Still int
+	// Reborn is the percentage of new products that take the id of a deleted one.
+	Reborn int
+	// Thin: there are accounts of the second API too, whose events are thin.
+	Thin bool
+
+	Webhooks Webhooks
+	Faults   Faults
+}
+
+// Fake is the account and its server.
+type Fake struct {
+	// URL is the server's, without a slash at the end.
+	URL string
+
+	closing chan struct{}
+	began   time.Time // real
+
+	mu       sync.Mutex
+	options  Options
+	choose   Chooser
+	luck     *rand.Rand // of requests, whose order no chooser should depend on
+	clock    int64      // microseconds
+	accounts []*account
+	last     *object // what the last step concerned
+	made     map[string]int
+	queue    []attempt
+	script   []Fault
+	met      map[Fault]int
+	requests []*Request
+	inFlight int
+	most     int
+}
+
+// New starts a Fake; it ends with the test.
+func New(t testing.TB, o Options) *Fake {
+	t.Helper()
+	f := &Fake{
+		options: o, began: time.Now(), closing: make(chan struct{}), made: map[string]int{}, met: map[Fault]int{},
+		luck: rand.New(rand.NewPCG(o.Seed, 2)), choose: o.Choose,
+	}
+	if f.choose == nil {
+		f.choose = rand.New(rand.NewPCG(o.Seed, 1))
+	}
+	f.fill()
+	for _, id := range append([]string{""}, o.Accounts...) {
+		f.accounts = append(f.accounts, &account{id: id, objects: map[string]*object{}, kinds: map[string][]*object{}, named: map[string]*event{}, made: map[string]int{}})
+	}
+	server := httptest.NewServer(f)
+	f.URL = server.URL
+	t.Cleanup(func() {
+		close(f.closing) // first, for Close waits for answers that hang
+		server.Close()
+	})
+	return f
+}
+
+// fill puts the defaults where the options say nothing.
+func (f *Fake) fill() {
+	o := &f.options
+	if o.Start.IsZero() {
+		o.Start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	}
+	if o.Objects == 0 {
+		o.Objects = 20
+	}
+	if o.Gap == 0 {
+		o.Gap = 400 * time.Millisecond
+	}
+	f.clock = o.Start.UnixMicro()
+}
+
+// Now is the time on the account's clock.
+func (f *Fake) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.UnixMicro(f.now()).UTC()
+}
+
+// Advance moves the clock on; it never goes back.
+func (f *Fake) Advance(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clock += max(d, 0).Microseconds()
+}
+
+func (f *Fake) now() int64 {
+	if f.options.Running {
+		return f.clock + time.Since(f.began).Microseconds()
+	}
+	return f.clock
+}
+
+func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
+
+// Times of the clock, in microseconds.
+const (
+	second = int64(1_000_000)
+	// kept is how long events can be listed.
+	kept = 30 * 24 * 3600 * second
+)

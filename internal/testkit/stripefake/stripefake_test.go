@@ -1,0 +1,159 @@
+package stripefake_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// client asks a fake as an SDK does, but does nothing twice.
+type client struct {
+	t       *testing.T
+	fake    *stripefake.Fake
+	http    *http.Client
+	key     string
+	account string
+}
+
+func connect(t *testing.T, f *stripefake.Fake) *client {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true} // on a used connection Go asks again by itself
+	return &client{t: t, fake: f, key: stripefake.Key, http: &http.Client{Transport: transport, Timeout: 30 * time.Second}}
+}
+
+// ask sends a GET; the error is the transport's.
+func (c *client) ask(path string, query url.Values) (status int, header http.Header, body []byte, err error) {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.fake.URL+path+"?"+query.Encode(), nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if c.key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	if c.account != "" {
+		r.Header.Set("Stripe-Account", c.account)
+	}
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err = io.ReadAll(answer.Body)
+	return answer.StatusCode, answer.Header, body, err
+}
+
+// get is the answer to a request that must be fine.
+func (c *client) get(path string, query url.Values) map[string]any {
+	c.t.Helper()
+	status, _, body, err := c.ask(path, query)
+	if err != nil || status != http.StatusOK {
+		c.t.Fatalf("GET %s?%s: %d %s (%v)", path, query.Encode(), status, body, err)
+	}
+	return tree(c.t, body)
+}
+
+// ids are the ids of a page.
+func ids(page map[string]any) []string {
+	var out []string
+	for _, item := range page["data"].([]any) {
+		out = append(out, item.(map[string]any)["id"].(string))
+	}
+	return out
+}
+
+// all are the items of a list, read page by page.
+func (c *client) all(path string, query url.Values, limit int) []string {
+	c.t.Helper()
+	query = maps.Clone(query)
+	if query == nil {
+		query = url.Values{}
+	}
+	query.Set("limit", strconv.Itoa(limit))
+	var out []string
+	for {
+		page := c.get(path, query)
+		got := ids(page)
+		out = append(out, got...)
+		if page["has_more"] != true {
+			return out
+		}
+		if len(got) != limit {
+			c.t.Fatalf("a page of %d items of %d says that there are more", len(got), limit)
+		}
+		query.Set("starting_after", got[len(got)-1])
+	}
+}
+
+func tree(t *testing.T, body []byte) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := json.Unmarshal(body, &out); err != nil {
+		t.Fatalf("read %s: %v", body, err)
+	}
+	return out
+}
+
+func TestOneSeedOneLife(t *testing.T) {
+	t.Parallel()
+	lived := func(seed uint64) ([]stripefake.Event, []stripefake.Object) {
+		f := stripefake.New(t, stripefake.Options{Seed: seed, Accounts: []string{"acct_1"}, Burst: 50, Reborn: 50, Thin: true})
+		f.Live(300)
+		return f.Events(), f.Truth()
+	}
+	events, truth := lived(1)
+	again, same := lived(1)
+	if !reflect.DeepEqual(events, again) || !reflect.DeepEqual(truth, same) {
+		t.Error("one seed made two lives")
+	}
+	if other, _ := lived(2); reflect.DeepEqual(events, other) {
+		t.Error("two seeds made one life")
+	}
+}
+
+// A life has everything in it that makes the order of events hard.
+func TestLifeHasItAll(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 1, Accounts: []string{"acct_1"}, Burst: 50, Reborn: 50, Thin: true})
+	f.Live(4500)
+	types, seconds, accounts := map[string]int{}, map[string]int{}, map[string]map[string]bool{}
+	for _, e := range f.Events() {
+		types[e.Type]++
+		seconds[fmt.Sprint(e.ObjectID, e.At.Unix())]++
+		if accounts[e.ObjectID] == nil {
+			accounts[e.ObjectID] = map[string]bool{}
+		}
+		accounts[e.ObjectID][e.Account] = true
+	}
+	for _, want := range []string{
+		"charge.failed", "charge.pending", "charge.refunded", "charge.succeeded", "charge.updated", "customer.created", "customer.deleted",
+		"customer.subscription.created", "customer.subscription.deleted", "customer.subscription.updated", "customer.updated", "invoice.created",
+		"invoice.deleted", "invoice.finalized", "invoice.marked_uncollectible", "invoice.paid", "invoice.payment_failed", "invoice.payment_succeeded",
+		"invoice.updated", "invoice.voided", "price.created", "price.deleted", "price.updated", "product.created", "product.deleted", "product.updated",
+		"v2.core.account.closed", "v2.core.account.created", "v2.core.account.updated",
+	} {
+		if types[want] < 3 {
+			t.Errorf("%s happened %d times", want, types[want])
+		}
+	}
+	if most := slices.Max(slices.Collect(maps.Values(seconds))); most < 4 {
+		t.Errorf("at most %d events of one object in one second", most)
+	}
+	if len(accounts["team-1"]) != 2 {
+		t.Error("the accounts share no product id")
+	}
+}
