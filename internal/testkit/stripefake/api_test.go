@@ -170,6 +170,7 @@ func TestErrors(t *testing.T) {
 		{stripefake.Key, "/v1/customers/" + id, "limit=1", 400, "parameter_unknown", "limit"},
 		{stripefake.Key, "/v1/customers", "limit=101", 400, "", "limit"},
 		{stripefake.Key, "/v1/customers", "limit=0", 400, "", "limit"},
+		{stripefake.Key, "/v1/subscriptions", "status=cancelled", 400, "", "status"},
 		{stripefake.Key, "/v1/events", "created[gte]=2026-01-01", 400, "", "created[gte]"},
 		{stripefake.Key, "/v1/customers", "starting_after=cus_none", 400, "resource_missing", "starting_after"},
 		{stripefake.Key, "/v1/products", "ending_before=" + gone, 400, "resource_missing", "ending_before"},

@@ -6,6 +6,7 @@ import "slices"
 var subscriptions = kind{
 	name: "subscription", plural: "subscriptions", prefix: "sub", opens: "customer.subscription.created",
 	filters: []string{"status", "customer", "collection_method"}, status: subscriptionStatus,
+	statuses: []string{"active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing", "unpaid"},
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "subscription", "cancel_at_period_end": false, "canceled_at": nil, "cancellation_details": tree{"reason": nil, "comment": nil},
@@ -33,7 +34,8 @@ var subscriptions = kind{
 }
 
 func items(price string, quantity int) tree {
-	return tree{"object": "list", "has_more": false, "data": []any{tree{"id": "si_Fake1", "object": "subscription_item", "price": price, "quantity": quantity}}}
+	item := tree{"id": "si_Fake1", "object": "subscription_item", "price": tree{"id": price, "object": "price", "currency": "gbp"}, "quantity": quantity}
+	return tree{"object": "list", "has_more": false, "data": []any{item}}
 }
 
 func subscriptionStatus(asked, status string) bool {
@@ -51,6 +53,7 @@ func subscriptionStatus(asked, status string) bool {
 // Several events tell of a payment, and of them only *.updated says what was before.
 var invoices = kind{
 	name: "invoice", plural: "invoices", prefix: "in", opens: "invoice.created", filters: []string{"status", "customer", "collection_method"},
+	statuses: []string{"draft", "open", "paid", "uncollectible", "void"},
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "invoice", "amount_due": 11400, "amount_paid": 0, "amount_remaining": 11400, "attempt_count": 0, "attempted": false,

@@ -13,11 +13,13 @@ type kind struct {
 	stub bool
 	// thin: it belongs to the second API, and its events carry none of it.
 	thin bool
-	// filters are the fields that its list can be narrowed by; status says how "status" is meant, nil: equal.
-	filters []string
-	status  func(asked, status string) bool
-	birth   func(m *maker) tree
-	changes []change
+	// filters are the fields that its list can be narrowed by. statuses are what may be asked for as "status", and status says how that
+	// is meant, nil: equal.
+	filters  []string
+	statuses []string
+	status   func(asked, status string) bool
+	birth    func(m *maker) tree
+	changes  []change
 }
 
 // change is something that can happen to an object.
@@ -87,7 +89,7 @@ var products = kind{
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "product", "active": true, "default_price": nil, "description": nil, "images": []any{}, "metadata": tree{},
-			"marketing_features": []any{tree{"name": "Audit log"}}, "name": "Team", "type": "service", "updated": m.now,
+			"marketing_features": []any{tree{"name": "Audit log"}}, "name": "Team", "updated": m.now,
 		}
 	},
 	changes: []change{

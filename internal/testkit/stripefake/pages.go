@@ -150,23 +150,29 @@ func (c *call) list(k *kind) ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	asked := c.filter(k)
+	asked, fail := c.filter(k)
+	if fail != nil {
+		return nil, fail
+	}
 	items, _, more := pick(first, end, limit, backward, func(i int) []byte { return c.listed(all[i], asked) })
 	return page("/v1/"+k.plural, items, more), nil
 }
 
 // filter is what the fields of a kind must be.
-func (c *call) filter(k *kind) map[string]string {
+func (c *call) filter(k *kind) (map[string]string, *failure) {
 	asked := map[string]string{}
 	for _, name := range k.filters {
 		if c.query.Has(name) {
 			asked[name] = c.query.Get(name)
 		}
 	}
+	if status, has := asked["status"]; has && !slices.Contains(k.statuses, status) {
+		return nil, badParameter("status", "Invalid status: must be one of "+strings.Join(k.statuses, ", "))
+	}
 	if k.status != nil && asked["status"] == "" {
 		asked["status"] = ""
 	}
-	return asked
+	return asked, nil
 }
 
 // listed is the object's body at the call's time, nil where the list does not show it.

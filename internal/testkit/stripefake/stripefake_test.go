@@ -88,6 +88,9 @@ func (c *client) all(path string, query url.Values, limit int) []string {
 	for {
 		page := c.get(path, query)
 		got := ids(page)
+		if len(got) > 0 && slices.Contains(out, got[0]) {
+			c.t.Fatalf("%s shows %s twice", path, got[0])
+		}
 		out = append(out, got...)
 		if page["has_more"] != true {
 			return out
