@@ -73,7 +73,7 @@ func TestFakeTakesWhatStripeTakes(t *testing.T) {
 		"prices":        {"active=false", "product=team-1", "type=recurring"},
 		"charges":       {"customer=cus_Fake000001", "payment_intent=pi_Fake1"},
 	}
-	paths := []string{"/v1/account", "/v1/teapots", "/v1/account?limit=1"}
+	paths := []string{"/v1/account", "/v1/balance", "/v1/teapots", "/v1/account?limit=1"}
 	for plural, own := range queries {
 		for _, query := range slices.Concat(paging, refused, own) {
 			paths = append(paths, "/v1/"+plural+"?"+query)
@@ -135,10 +135,11 @@ func TestFakeAnswersAPartOfWhatStripeAnswers(t *testing.T) {
 		}
 	}
 	check("account", must(json.Marshal(m.answer(t, f, "/v1/account"))))
+	check("balance", must(json.Marshal(m.answer(t, f, "/v1/balance"))))
 	for _, w := range slices.Compact(slices.Sorted(slices.Values(wrong))) {
 		t.Error(w)
 	}
-	if len(seen) != 9 {
+	if len(seen) != 10 {
 		t.Errorf("seen were only %v", seen)
 	}
 }

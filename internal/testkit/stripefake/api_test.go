@@ -156,6 +156,9 @@ func TestErrors(t *testing.T) {
 		{"sk_test_another", "/v1/customers", "", 401, "", ""},
 		{"rk_test_1", "/v1/customers/" + id, "", 200, "", ""},
 		{"rk_test_1", "/v1/account", "", 200, "", ""},
+		{"rk_test_1", "/v1/balance", "", 403, "more_permissions_required", ""},
+		{stripefake.Key, "/v1/balance", "", 200, "", ""},
+		{stripefake.Key, "/v1/balance", "limit=1", 400, "parameter_unknown", "limit"},
 		{"rk_test_1", "/v1/events", "", 403, "more_permissions_required", ""},
 		{"rk_test_1", "/v2/core/events", "", 403, "more_permissions_required", ""},
 		{stripefake.Key, "/v1/customers/cus_none", "", 404, "resource_missing", "id"},
@@ -297,4 +300,43 @@ func TestAskedWhileItLives(t *testing.T) {
 		f.Deliver(func(*provider.Delivery) bool { return true })
 	}
 	all.Wait()
+}
+
+// Whoever forgets to name the version of the events gets objects that look different from theirs.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Default: "2020-08-27"})
+	id := f.Create("", "customer", nil)
+	c := connect(t, f)
+	for _, path := range []string{"/v1/customers/" + id, "/v1/customers"} {
+		old := c.get(path, nil)
+		c.version = stripefake.Version
+		now := c.get(path, nil)
+		c.version = ""
+		if path == "/v1/customers" {
+			old, now = old["data"].([]any)[0].(map[string]any), now["data"].([]any)[0].(map[string]any)
+		}
+		if truth := tree(t, f.Truth()[0].Body); reflect.DeepEqual(old, truth) || !reflect.DeepEqual(now, truth) || old["rendered_in"] != "2020-08-27" {
+			t.Errorf("%s is %v by default, %v in the version of the events", path, old, now)
+		}
+	}
+	if e := c.get("/v1/events", nil)["data"].([]any)[0].(map[string]any); e["api_version"] != stripefake.Version || e["rendered_in"] != nil {
+		t.Errorf("an event is %v in another version", e)
+	}
+	if seen := f.Requests()[1].Version; seen != stripefake.Version {
+		t.Errorf("version %q was asked for", seen)
+	}
+}
+
+// The life can go on between two pages, and what happens before a request is in its answer.
+func TestMeanwhile(t *testing.T) {
+	t.Parallel()
+	var f *stripefake.Fake
+	f = stripefake.New(t, stripefake.Options{Meanwhile: func() { f.Create("", "charge", nil) }})
+	c := connect(t, f)
+	for n := range 3 {
+		if got := ids(c.get("/v1/charges", nil)); len(got) != n+1 {
+			t.Errorf("request %d shows %v", n+1, got)
+		}
+	}
 }

@@ -41,6 +41,8 @@ type Faults struct {
 	Late time.Duration
 	// Skew is how far an answer's Date may be off the clock that events and objects are stamped by, either way.
 	Skew time.Duration
+	// Revoked: no key is known any more. Blind: the account looks empty, as another one would.
+	Revoked, Blind bool
 	// Rate is how many requests are let in within any second of real time; Concurrent, how many at once. 0: any number.
 	Rate, Concurrent int
 }
@@ -122,7 +124,7 @@ func (f *Fake) slowness() time.Duration {
 	return 50 * time.Millisecond
 }
 
-// date puts the answer's time and its request's id into the header.
+// date puts the answer's time into the header.
 func (f *Fake) date(h http.Header) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,5 +133,4 @@ func (f *Fake) date(h http.Header) {
 		at += f.luck.Int64N(2*skew+1) - skew
 	}
 	h.Set("Date", time.UnixMicro(at).UTC().Format(http.TimeFormat))
-	h.Set("Stripe-Version", Version)
 }

@@ -250,3 +250,32 @@ func TestLimits(t *testing.T) {
 		t.Errorf("the answers were %v", codes)
 	}
 }
+
+// A revoked key is refused everywhere; a blind one finds its control and nothing else.
+func TestRevokedAndBlind(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{})
+	id := f.Create("", "customer", nil)
+	c := connect(t, f)
+	for _, k := range []struct {
+		faults         stripefake.Faults
+		control, found int
+		listed         int
+	}{
+		{stripefake.Faults{}, 200, 200, 1},
+		{stripefake.Faults{Blind: true}, 200, 404, 0},
+		{stripefake.Faults{Revoked: true}, 401, 401, -1},
+	} {
+		f.SetFaults(k.faults)
+		control, _, _, err := c.ask("/v1/account", nil)
+		found, _, _, err2 := c.ask("/v1/customers/"+id, nil)
+		if err := errors.Join(err, err2); err != nil || control != k.control || found != k.found {
+			t.Errorf("%+v: control %d, customer %d (%v)", k.faults, control, found, err)
+		}
+		if k.listed >= 0 {
+			if got := ids(c.get("/v1/events", nil)); len(got) != k.listed || len(ids(c.get("/v1/customers", nil))) != k.listed {
+				t.Errorf("%+v: the lists show %v", k.faults, got)
+			}
+		}
+	}
+}

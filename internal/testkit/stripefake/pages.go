@@ -154,7 +154,7 @@ func (c *call) list(k *kind) ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	items, _, more := pick(first, end, limit, backward, func(i int) []byte { return c.listed(all[i], asked) })
+	items, _, more := pick(first, end, limit, backward, func(i int) []byte { return c.rendered(c.listed(all[i], asked)) })
 	return page("/v1/"+k.plural, items, more), nil
 }
 
@@ -216,7 +216,6 @@ func (c *call) listEvents() ([]byte, *failure) {
 		return nil, fail
 	}
 	all := c.account.events
-	b.from = max(b.from, (c.now-kept)/second)
 	first, end := window(len(all), b, func(i int) int64 { return all[i].at / second })
 	first, end, backward, fail := c.turn(first, end, "event", c.eventPlace)
 	if fail != nil {

@@ -1,6 +1,7 @@
 package stripefake
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -21,6 +22,7 @@ type call struct {
 	fake    *Fake
 	account *account
 	key     string
+	version string // of the API
 	query   url.Values
 	// now is the time on the account's clock, as of the moment whose state is answered.
 	now int64
@@ -30,6 +32,9 @@ type call struct {
 
 // ServeHTTP answers a request as Stripe's API does, after what its fault demands.
 func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.options.Meanwhile != nil {
+		f.options.Meanwhile()
+	}
 	a, fault := f.take(r)
 	defer f.done()
 	f.write(w, r, a, fault)
@@ -61,7 +66,10 @@ func (f *Fake) respond(r *http.Request, one *Request, fault Fault) answer {
 	if fail != nil {
 		return fail.answer()
 	}
-	c := &call{fake: f, account: a, key: key(r), query: r.URL.Query(), now: f.now(), expired: fault == Expired}
+	c := &call{fake: f, account: a, key: key(r), version: r.Header.Get("Stripe-Version"), query: r.URL.Query(), now: f.now(), expired: fault == Expired}
+	if c.version == "" {
+		c.version = f.options.Default
+	}
 	if lag := f.options.Faults.Lag.Microseconds(); lag > 0 {
 		c.now -= f.luck.Int64N(lag + 1)
 	}
@@ -69,7 +77,7 @@ func (f *Fake) respond(r *http.Request, one *Request, fault Fault) answer {
 	if fail != nil {
 		return fail.answer()
 	}
-	return answer{status: http.StatusOK, body: body}
+	return answer{status: http.StatusOK, header: http.Header{"Stripe-Version": {c.version}}, body: body}
 }
 
 // write sends the answer, as far as the fault lets it.
@@ -125,6 +133,8 @@ func (f *Fake) admit(r *http.Request) (*account, *failure) {
 	switch {
 	case k == "":
 		return nil, &failure{status: http.StatusUnauthorized, Message: "You did not provide an API key. You need to provide your API key in the Authorization header, using Bearer auth"}
+	case f.options.Faults.Revoked:
+		return nil, &failure{status: http.StatusUnauthorized, Code: "api_key_expired", Message: "Expired API Key provided: " + k[:min(len(k), 7)] + "****"}
 	case k != Key && !restricted:
 		return nil, &failure{status: http.StatusUnauthorized, Message: "Invalid API Key provided: " + k[:min(len(k), 7)] + "****"}
 	}
@@ -136,6 +146,9 @@ func (f *Fake) admit(r *http.Request) (*account, *failure) {
 	if a == nil {
 		return nil, &failure{status: http.StatusForbidden, Code: "account_invalid",
 			Message: fmt.Sprintf("The provided key does not have access to account '%s' (or that account does not exist). Application access may have been revoked.", name)}
+	}
+	if f.options.Faults.Blind {
+		return &account{id: a.id}, nil
 	}
 	return a, nil
 }
@@ -168,7 +181,9 @@ func (c *call) route(path []string, r *http.Request) ([]byte, *failure) {
 	k := kindListed(path[1], false)
 	switch {
 	case path[1] == "account" && len(path) == 2:
-		return c.own()
+		return c.control(tree{"id": cmp.Or(c.account.id, Own), "object": "account", "charges_enabled": true, "country": "GB", "default_currency": "gbp"})
+	case path[1] == "balance" && len(path) == 2:
+		return c.control(tree{"object": "balance", "available": []any{}, "pending": []any{}, "livemode": c.fake.options.Live})
 	case path[1] == "events" && len(path) == 2:
 		return c.listEvents()
 	case path[1] == "events":
@@ -191,16 +206,20 @@ func kindListed(plural string, thin bool) *kind {
 	return nil
 }
 
-// own is the account that asks.
-func (c *call) own() ([]byte, *failure) {
+// control answers what there is one of in each account, which tells that a key is good.
+func (c *call) control(one tree) ([]byte, *failure) {
 	if fail := c.only(); fail != nil {
 		return nil, fail
 	}
-	id := c.account.id
-	if id == "" {
-		id = Own
+	return text(one), nil
+}
+
+// rendered is an object's body in the version that was asked for.
+func (c *call) rendered(body []byte) []byte {
+	if body == nil || c.version == Version {
+		return body
 	}
-	return text(tree{"id": id, "object": "account", "charges_enabled": true, "country": "GB", "default_currency": "gbp"}), nil
+	return fmt.Appendf(nil, `{"rendered_in":%q,%s`, c.version, body[1:])
 }
 
 // get answers an object. Of the deleted, some types leave a stub.
@@ -218,7 +237,7 @@ func (c *call) get(k *kind, id string) ([]byte, *failure) {
 	case r.body == nil:
 		return text(tree{"id": id, "object": k.name, "deleted": true}), nil
 	default:
-		return r.body, nil
+		return c.rendered(r.body), nil
 	}
 }
 

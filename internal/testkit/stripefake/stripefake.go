@@ -1,6 +1,12 @@
 // Package stripefake is a small Stripe account that lives over time, on loopback: objects that a seeded chooser creates, changes and
 // deletes, the events and webhooks that tell of it, the part of Stripe's API that lists and gets them, and whatever goes wrong on the
 // way. Its clock is moved by the test. It knows the truth of each object at any moment, so that a mirror can be compared with it.
+//
+//	f := stripefake.New(t, stripefake.Options{Seed: 1, Webhooks: stripefake.Webhooks{Lost: 5, Shuffled: 20}, Faults: stripefake.Faults{Limited: 5}})
+//	f.Live(1000)                                                     // or Create, Set, Do: a story of the test's own
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // what is due, signed
+//	http.Get(f.URL + "/v1/events?delivery_success=false")            // with stripefake.Key
+//	f.Truth()                                                        // what the mirror must be in the end
 package stripefake
 
 import (
@@ -41,8 +47,13 @@ type Options struct {
 	Accounts []string
 	// Restricted are keys that may read only the named resources ("customers", "events", "account").
 	Restricted map[string][]string
-	// Live: objects and events are in live mode.
+	// Live: objects and events are in live mode. In test mode the mirror keeps products and prices under the account "test".
 	Live bool
+	// Default is the API version that objects are answered in where a request names none; empty: that of the events. In any other
+	// version they look different.
+	Default string
+	// Meanwhile is called before each request is looked at, so that the life can go on between two pages; nil: nothing happens.
+	Meanwhile func()
 	// Objects is how many objects go on changing; when others are made, the oldest stay as they are. 0: 20.
 	Objects int
 	// Gap is the longest time between two steps; 0: 400 ms, so that a second holds several.
@@ -115,6 +126,9 @@ func (f *Fake) fill() {
 	}
 	if o.Objects == 0 {
 		o.Objects = 20
+	}
+	if o.Default == "" {
+		o.Default = Version
 	}
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond

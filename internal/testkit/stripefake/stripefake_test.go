@@ -27,6 +27,7 @@ type client struct {
 	http    *http.Client
 	key     string
 	account string
+	version string
 }
 
 func connect(t *testing.T, f *stripefake.Fake) *client {
@@ -44,6 +45,9 @@ func (c *client) ask(path string, query url.Values) (status int, header http.Hea
 	}
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	if c.version != "" {
+		r.Header.Set("Stripe-Version", c.version)
 	}
 	if c.account != "" {
 		r.Header.Set("Stripe-Account", c.account)
