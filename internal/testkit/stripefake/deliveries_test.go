@@ -119,6 +119,17 @@ func TestBadNetwork(t *testing.T) {
 	}
 }
 
+func TestShuffled(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Webhooks: stripefake.Webhooks{Shuffled: 20}})
+	f.Live(100)
+	to := &endpoint{t: t}
+	f.Deliver(to.take)
+	if want := keysOf(f, everything); slices.Equal(to.keys, want) || !slices.Equal(slices.Sorted(slices.Values(to.keys)), want) {
+		t.Errorf("delivered were %v", to.keys)
+	}
+}
+
 // What an endpoint does not take comes again for three days, and then no more.
 func TestRetries(t *testing.T) {
 	t.Parallel()

@@ -137,10 +137,13 @@ func TestLifeHasItAll(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 1, Accounts: []string{"acct_1"}, Burst: 50, Reborn: 50, Thin: true})
 	f.Live(4500)
-	types, seconds, accounts := map[string]int{}, map[string]int{}, map[string]map[string]bool{}
+	types, seconds, births, accounts := map[string]int{}, map[string]int{}, map[string]int{}, map[string]map[string]bool{}
 	for _, e := range f.Events() {
 		types[e.Type]++
 		seconds[fmt.Sprint(e.ObjectID, e.At.Unix())]++
+		if e.Type == "product.created" {
+			births[e.Account+e.ObjectID]++
+		}
 		if accounts[e.ObjectID] == nil {
 			accounts[e.ObjectID] = map[string]bool{}
 		}
@@ -159,6 +162,9 @@ func TestLifeHasItAll(t *testing.T) {
 	}
 	if most := slices.Max(slices.Collect(maps.Values(seconds))); most < 4 {
 		t.Errorf("at most %d events of one object in one second", most)
+	}
+	if most := slices.Max(slices.Collect(maps.Values(births))); most < 2 {
+		t.Error("no product came back")
 	}
 	if len(accounts["team-1"]) != 2 {
 		t.Error("the accounts share no product id")
