@@ -109,9 +109,17 @@ func TestOfficialClientOfTheSecondAPI(t *testing.T) {
 	if len(one) != 1 {
 		t.Errorf("one account was created by %v", one)
 	}
-	at := last.Format("2006-01-02T15:04:05.000Z")
-	if got := connect(t, f).get("/v2/core/events", url.Values{"created[lte]": {at}, "created[gte]": {at}}); len(ids(got)) == 0 {
-		t.Errorf("at %s nothing happened", at)
+	var all []stripefake.Event
+	for _, e := range f.Events() {
+		if e.Thin {
+			all = append(all, e)
+		}
+	}
+	at := all[8].At.Truncate(time.Millisecond).Format("2006-01-02T15:04:05.000Z")
+	for bound, want := range map[string][]stripefake.Event{"created[lte]": all[:9], "created[lt]": all[:8], "created[gte]": all[8:], "created[gt]": all[9:]} {
+		if got := ids(connect(t, f).get("/v2/core/events", url.Values{bound: {at}, "limit": {"100"}})); len(got) != len(want) || got[0] != want[len(want)-1].ID {
+			t.Errorf("events with %s=%s are %v, in truth %d", bound, at, got, len(want))
+		}
 	}
 }
 

@@ -119,6 +119,20 @@ func TestBadNetwork(t *testing.T) {
 	}
 }
 
+func TestDelayed(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Webhooks: stripefake.Webhooks{Delayed: 100, Delay: time.Hour}})
+	f.Live(100)
+	to := &endpoint{t: t}
+	at := f.Deliver(to.take)
+	f.Advance(30 * time.Minute)
+	half := f.Deliver(to.take)
+	f.Advance(30 * time.Minute)
+	if rest := f.Deliver(to.take); at > 10 || half < 20 || rest < 20 || f.Waiting() > 0 {
+		t.Errorf("%d came at once, %d within half an hour, %d within the other half", at, half, rest)
+	}
+}
+
 func TestShuffled(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Webhooks: stripefake.Webhooks{Shuffled: 20}})

@@ -3,6 +3,7 @@ package stripefake_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -21,7 +22,6 @@ func TestEveryFaultByScript(t *testing.T) {
 	one := f.Create("", "customer", nil)
 	f.Create("", "customer", nil)
 	c := connect(t, f)
-	c.http.Timeout = 500 * time.Millisecond
 	next := url.Values{"starting_after": {one}}
 	for _, k := range []struct {
 		fault  stripefake.Fault
@@ -41,6 +41,10 @@ func TestEveryFaultByScript(t *testing.T) {
 		{stripefake.Fine, 200, false, ""},
 	} {
 		f.Script(k.fault)
+		c.http.Timeout = 30 * time.Second
+		if k.fault == stripefake.Hung {
+			c.http.Timeout = 100 * time.Millisecond
+		}
 		began := time.Now()
 		status, header, body, err := c.ask("/v1/customers", next)
 		if k.status == 0 {
@@ -74,25 +78,19 @@ func TestEveryFaultByScript(t *testing.T) {
 func TestFaultsByChance(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 5, Faults: stripefake.Faults{
-		Limited: 10, Locked: 10, Broken: 10, Garbled: 10, Dropped: 10, Cut: 10, Hung: 2, Slow: 10, Expired: 10, SlowFor: time.Millisecond,
+		Limited: 10, Locked: 10, Broken: 10, Garbled: 10, Dropped: 10, Cut: 10, Slow: 10, Expired: 10, SlowFor: time.Millisecond,
 	}})
 	c := connect(t, f)
 	for range 300 {
-		ctx, stop := context.WithTimeout(t.Context(), 30*time.Millisecond) // for those that hang
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL+"/v1/account", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if answer, err := c.http.Do(r); err == nil {
-			_ = answer.Body.Close()
-		}
-		stop()
+		_, _, _, _ = c.ask("/v1/account", nil)
 	}
 	for fault := stripefake.Fine; fault <= stripefake.Expired; fault++ {
-		if n := f.Met(fault); n == 0 || n > 60 {
+		if n := f.Met(fault); n > 60 || (n == 0) != (fault == stripefake.Hung) {
 			t.Errorf("fault %d was met %d times", fault, n)
 		}
 	}
+	f.SetFaults(stripefake.Faults{Hung: 100})
+	hang(t, f, 1)()
 	f.SetFaults(stripefake.Faults{})
 	if got := c.get("/v1/account", nil); got["id"] != stripefake.Own {
 		t.Errorf("without faults: %v", got)
@@ -232,23 +230,49 @@ func TestLimits(t *testing.T) {
 	if f.Peak(time.Hour) != 0 || len(f.Requests()) != 0 {
 		t.Error("requests were not forgotten")
 	}
-	f.SetFaults(stripefake.Faults{Concurrent: 2, SlowFor: 300 * time.Millisecond})
-	f.Script(stripefake.Slow, stripefake.Slow, stripefake.Slow, stripefake.Slow)
-	var both sync.WaitGroup
-	for range 4 {
-		both.Go(func() { _, _, _, _ = c.ask("/v1/account", nil) })
+	f.SetFaults(stripefake.Faults{Concurrent: 2})
+	f.Script(stripefake.Hung, stripefake.Hung)
+	end := hang(t, f, 2)
+	if status, header, _, err := c.ask("/v1/account", nil); err != nil || status != 429 || header.Get("Stripe-Rate-Limited-Reason") != "global-concurrency" {
+		t.Errorf("a third request at once is answered %d %v (%v)", status, header, err)
 	}
-	both.Wait()
-	if f.MostAtOnce() < 3 {
-		t.Errorf("%d at once", f.MostAtOnce())
+	end()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if status, _, _, err := c.ask("/v1/account", nil); err != nil || status != http.StatusOK {
+			return fmt.Errorf("after the others ended: %d (%w)", status, err)
+		}
+		return nil
+	})
+	if f.MostAtOnce() != 3 {
+		t.Errorf("at most there were %d at once", f.MostAtOnce())
 	}
-	codes := map[int]int{}
-	for _, r := range f.Requests() {
-		codes[r.Status]++
+}
+
+// hang starts n requests that do not end, and waits for the fake to have them; the returned function ends them.
+func hang(t *testing.T, f *stripefake.Fake, n int) (end func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range n {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL+"/v1/account", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+stripefake.Key)
+		all.Go(func() {
+			if answer, err := connect(t, f).http.Do(r); err == nil {
+				t.Errorf("a request that hangs was answered %d", answer.StatusCode)
+				_ = answer.Body.Close()
+			}
+		})
 	}
-	if codes[429] == 0 || codes[200] < 2 {
-		t.Errorf("the answers were %v", codes)
-	}
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if met := f.Met(stripefake.Hung); met != n {
+			return fmt.Errorf("%d of %d requests came", met, n)
+		}
+		return nil
+	})
+	return func() { stop(); all.Wait() }
 }
 
 // A revoked key is refused everywhere; a blind one finds its control and nothing else.
@@ -257,6 +281,11 @@ func TestRevokedAndBlind(t *testing.T) {
 	f := stripefake.New(t, stripefake.Options{})
 	id := f.Create("", "customer", nil)
 	c := connect(t, f)
+	defer func() {
+		if n := f.Counts(); n["GET /v1/customers/{id}"] != 3 || n["GET /v1/account"] != 3 {
+			t.Errorf("the requests were %v", n)
+		}
+	}()
 	for _, k := range []struct {
 		faults         stripefake.Faults
 		control, found int
@@ -277,5 +306,42 @@ func TestRevokedAndBlind(t *testing.T) {
 				t.Errorf("%+v: the lists show %v", k.faults, got)
 			}
 		}
+	}
+}
+
+// What answers show of an id that was given again is one of its lives at a time.
+func TestLagOverARebirth(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 10, Reborn: 100, Faults: stripefake.Faults{Lag: 3 * time.Second}})
+	id := f.Create("", "product", map[string]any{"name": "first"})
+	f.Advance(time.Second)
+	f.Do("", id, "product.deleted")
+	f.Advance(time.Second)
+	if again := f.Create("", "product", map[string]any{"name": "second"}); again != id {
+		t.Fatalf("%s came back as %s", id, again)
+	}
+	f.Advance(time.Second / 2)
+	c := connect(t, f)
+	got, listed := map[string]int{}, map[string]int{}
+	for range 100 {
+		name := "none"
+		if status, _, body, err := c.ask("/v1/products/"+id, nil); err != nil {
+			t.Fatal(err)
+		} else if status == http.StatusOK {
+			name = tree(t, body)["name"].(string)
+		}
+		got[name]++
+		page := c.get("/v1/products", nil)["data"].([]any)
+		if len(page) > 1 {
+			t.Fatalf("the list shows two lives: %v", page)
+		}
+		name = "none"
+		for _, one := range page {
+			name = one.(map[string]any)["name"].(string)
+		}
+		listed[name]++
+	}
+	if len(got) != 3 || len(listed) != 3 {
+		t.Errorf("the answers were %v, the lists %v", got, listed)
 	}
 }

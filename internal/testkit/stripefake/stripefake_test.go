@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +150,13 @@ func TestLifeHasItAll(t *testing.T) {
 		}
 		accounts[e.ObjectID][e.Account] = true
 	}
+	for _, e := range f.Events() {
+		data, _ := tree(t, e.Body)["data"].(map[string]any)
+		_, tells := data["previous_attributes"]
+		if want := !e.Thin && (strings.HasSuffix(e.Type, ".updated") || e.Type == "charge.refunded"); tells != want {
+			t.Fatalf("%s says what was before: %t", e.Type, tells)
+		}
+	}
 	for _, want := range []string{
 		"charge.failed", "charge.pending", "charge.refunded", "charge.succeeded", "charge.updated", "customer.created", "customer.deleted",
 		"customer.subscription.created", "customer.subscription.deleted", "customer.subscription.updated", "customer.updated", "invoice.created",
@@ -168,5 +176,24 @@ func TestLifeHasItAll(t *testing.T) {
 	}
 	if len(accounts["team-1"]) != 2 {
 		t.Error("the accounts share no product id")
+	}
+}
+
+func TestBurst(t *testing.T) {
+	t.Parallel()
+	again := map[int]int{}
+	for _, burst := range []int{0, 90} {
+		f := stripefake.New(t, stripefake.Options{Seed: 1, Burst: burst})
+		f.Live(500)
+		last := ""
+		for _, e := range f.Events() {
+			if e.ObjectID == last {
+				again[burst]++
+			}
+			last = e.ObjectID
+		}
+	}
+	if again[90] < 2*again[0] || again[90] < 250 {
+		t.Errorf("an event concerns the object of the one before %d times, in bursts %d times", again[0], again[90])
 	}
 }

@@ -123,3 +123,26 @@ func TestStory(t *testing.T) {
 		t.Error("the customer was there before its birth")
 	}
 }
+
+// A product's own version moves with each change, unless the options say that it may stand still.
+func TestOwnVersion(t *testing.T) {
+	t.Parallel()
+	for still, want := range map[int][2]bool{0: {true, false}, 50: {true, true}, 100: {false, true}} {
+		f := stripefake.New(t, stripefake.Options{Seed: 1, Still: still, Gap: 5 * time.Second})
+		f.Live(600)
+		moved, stood := false, false
+		for _, e := range f.Events() {
+			if e.Type != "product.updated" {
+				continue
+			}
+			if tree(t, e.Body)["data"].(map[string]any)["object"].(map[string]any)["updated"] == float64(e.At.Unix()) {
+				moved = true
+			} else {
+				stood = true
+			}
+		}
+		if got := [2]bool{moved, stood}; got != want {
+			t.Errorf("where %d %% stand still, some moved: %t, some stood: %t", still, moved, stood)
+		}
+	}
+}
