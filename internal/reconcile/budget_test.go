@@ -282,6 +282,8 @@ func TestPlacesOfADeadProcessComeBack(t *testing.T) {
 		<-answer
 		fmt.Fprint(w, `{}`)
 	})
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
 	one := func(a *provider.API) { a.Concurrency, a.Timeout = 1, 40*time.Second }
 	dying, _ := b.client(t, url, one)
 	living, _ := b.client(t, url, one)
@@ -308,8 +310,12 @@ func TestPlacesOfADeadProcessComeBack(t *testing.T) {
 	default:
 	}
 	forward(6 * time.Second)
-	<-arrived
-	close(answer)
+	select {
+	case <-arrived:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the place did not come back")
+	}
+	release()
 	for range 2 {
 		if err := <-ended; err != nil {
 			t.Error(err)

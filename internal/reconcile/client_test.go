@@ -99,10 +99,15 @@ func TestTrouble(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, _ := b.client(t, serve(t, tc.answer), func(a *provider.API) { a.MaxBytes, a.Timeout = 1024, 200*time.Millisecond })
+			c, _ := b.client(t, serve(t, tc.answer), func(a *provider.API) {
+				a.MaxBytes = 1024
+				if strings.Contains(tc.detail, "200ms") {
+					a.Timeout = 200 * time.Millisecond
+				}
+			})
 			// A budget of its own, since some block theirs.
 			r := do(t, c, provider.Call{Account: name, Path: "/v1/customers", Query: url.Values{"email": {"jo@example.com"}}})
-			if r.Verdict.Kind != tc.kind || !strings.Contains(r.Verdict.Detail, tc.detail) || strings.Contains(r.Verdict.Detail, "jo@") || len(r.Body) > 1024 {
+			if r.Verdict.Kind != tc.kind || !strings.Contains(r.Verdict.Detail, tc.detail) || strings.Contains(r.Verdict.Detail, "email") || len(r.Body) > 1024 {
 				t.Errorf("%+v", r.Verdict)
 			}
 			if c.Longest() != 0 {

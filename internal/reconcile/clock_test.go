@@ -19,11 +19,11 @@ func TestClock(t *testing.T) {
 			c.Told(time.Now(), elapsed, time.Now().Add(ahead))
 		}
 		tell(3*time.Second, -time.Minute)
-		if got := c.Now().Sub(time.Now()); got != -time.Minute {
+		if got := time.Until(c.Now()); got != -time.Minute {
 			t.Errorf("ahead by %s", got)
 		}
 		c.Told(time.Now(), time.Second, time.Time{})
-		if got := c.Now().Sub(time.Now()); got != -time.Minute || c.Longest() != 3*time.Second {
+		if got := time.Until(c.Now()); got != -time.Minute || c.Longest() != 3*time.Second {
 			t.Errorf("after an answer without Date: ahead by %s, longest %s", got, c.Longest())
 		}
 		// The longest is remembered for five minutes at least, and for ten at most.
