@@ -104,6 +104,7 @@ func Run(t *testing.T, s Suite) {
 		"greetings":         greetings,
 		"challenges":        challenges,
 		"reply":             reply,
+		"api":               reads,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
