@@ -60,6 +60,7 @@ type App struct {
 	registrar *pgxpool.Pool
 	planner   *runs.Planner
 	answers   *redaction.Answers
+	fetching  *fetching
 	reloaded  func(*config.Config)
 	// inUse is the configuration whose sources are in use.
 	inUse atomic.Pointer[config.Config]

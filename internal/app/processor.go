@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -61,7 +62,13 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err != nil {
 		return err
 	}
-	if err := a.addRuns(ctx, others, conn, t, a.jobs(others, keeper, p.On(others))); err != nil {
+	fetched, err := a.addReconcile(ctx, others, p.On(others), known, t)
+	if err != nil {
+		return err
+	}
+	jobs := a.jobs(others, keeper, p.On(others))
+	jobs[reconcile.Job] = fetched.Carry
+	if err := a.addRuns(ctx, others, conn, t, jobs); err != nil {
 		return err
 	}
 	a.loop("tidy", func(ctx context.Context) error { return rebuild.Tidy(ctx, others, tidyEvery, a.Logger) })
@@ -83,7 +90,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 // runsConnections is how many connections all that goes on about runs may hold at once: for each run, of which there is one of each job and some more, its lanes,
 // one that reads ahead of them and one for itself, and two for what plans, tells and measures. With fewer, the lanes of runs that wait for a swap could keep it from its end.
 func runsConnections(t Tuning) int32 {
-	const jobs = 5
+	const jobs = 6
 	return int32((jobs+t.Runs.Slots)*(t.Processor.Lanes+2) + 2)
 }
 

@@ -119,6 +119,11 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if r.answers != nil {
 		r.answers.Replace(redactOnRequest(cfg))
 	}
+	if r.fetching != nil {
+		if err := r.replaceReadable(cfg, known); err != nil {
+			return err
+		}
+	}
 	if r.gateway != nil {
 		r.gateway.Replace(gatewaySources(cfg, known))
 	}

@@ -23,10 +23,12 @@ type Tuning struct {
 	RetentionEvery time.Duration
 	// AnswersEvery is how often it is looked what senders ask to be forgotten.
 	AnswersEvery time.Duration
+	// LooksEvery is how often it is looked which objects owe a look.
+	LooksEvery time.Duration
 }
 
 func newTuning(c *config.Config) Tuning {
-	t := Tuning{Processor: processor.DefaultSettings, Limits: stream.DefaultLimits, Runs: runs.DefaultSettings, Now: time.Now, ReloadEvery: reloadEvery, RetentionEvery: 10 * time.Minute, AnswersEvery: 10 * time.Second, Ingest: ingest.Settings{
+	t := Tuning{Processor: processor.DefaultSettings, Limits: stream.DefaultLimits, Runs: runs.DefaultSettings, Now: time.Now, ReloadEvery: reloadEvery, RetentionEvery: 10 * time.Minute, AnswersEvery: 10 * time.Second, LooksEvery: time.Second, Ingest: ingest.Settings{
 		Deadline: c.Ingest.Deadline, StallAfter: time.Second, AcquireWithin: time.Second, Queue: c.Ingest.Queue, QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
 		BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers, RejectionsMaxCount: c.Rejections.MaxCount,
 		RejectionsMaxBytes: int64(c.Rejections.MaxBytes), RejectionsMaxBody: int64(c.Rejections.MaxBody),

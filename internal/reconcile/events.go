@@ -56,6 +56,9 @@ func (w *work) begin(ctx context.Context) error {
 	if w.hold.Cursor != 0 {
 		return nil
 	}
+	if err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
+		return err
+	}
 	now := w.source.Caller.Now()
 	if w.hold.Bound == 0 {
 		until := now.Add(-w.Settings.Settle)

@@ -15,7 +15,7 @@ import (
 )
 
 // errNoFetch: the provider's API has nothing that reads such an object.
-var errNoFetch = errors.New("the API reads no object of that type by its name")
+var errNoFetch = errors.New("the API reads no object of that type by its name, or not with a key of this mode (test or live)")
 
 // object has a look at one object, whatever is known of it.
 func (w *work) object(ctx context.Context) (runs.Status, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,25 +26,34 @@ type Looks struct {
 	Every time.Duration
 }
 
-// Run makes looks until ctx ends. Trouble is logged and tried again.
+// Run makes looks until ctx ends, of the sources as they are then. Trouble is logged and tried again.
 func (l *Looks) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	for _, s := range l.Sources {
-		g.Go(func() error {
-			h := &hinted{fetcher: fetcher{Runner: l.Runner, source: s, proof: []byte(`{"scheme":"api"}`)}, looks: l}
-			for ctx.Err() == nil {
-				n, err := h.pass(ctx)
-				if err != nil && ctx.Err() == nil {
-					l.Logger.Warn("looks not made; tried again", "source", s.Name, "error", err)
-				}
-				if n < takeHints || err != nil {
-					runs.Pause(ctx, l.Every)
-				}
-			}
-			return nil
-		})
+	for ctx.Err() == nil {
+		these, cancel := context.WithCancel(ctx)
+		l.Sources.replaced.Store(&cancel)
+		var wg sync.WaitGroup
+		for _, s := range l.Sources.All() {
+			wg.Go(func() { l.source(these, s) })
+		}
+		<-these.Done()
+		wg.Wait()
+		cancel()
 	}
-	return g.Wait()
+	return nil
+}
+
+// source makes the looks of one source until ctx ends.
+func (l *Looks) source(ctx context.Context, s *Source) {
+	h := &hinted{fetcher: fetcher{Runner: l.Runner, source: s, proof: []byte(`{"scheme":"api"}`)}, looks: l}
+	for ctx.Err() == nil {
+		n, err := h.pass(ctx)
+		if err != nil && ctx.Err() == nil {
+			l.Logger.Warn("looks not made; tried again", "source", s.Name, "error", err)
+		}
+		if n < takeHints || err != nil {
+			runs.Pause(ctx, l.Every)
+		}
+	}
 }
 
 // hinted makes the looks of one source.

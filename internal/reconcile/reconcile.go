@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -104,9 +105,36 @@ type Runner struct {
 	// Pool is connected as postern_processor, and Log as postern_gateway, which alone may append.
 	Pool, Log *pgxpool.Pool
 	Processor *processor.Processor
-	// Sources are those with an API, by number.
-	Sources  map[int32]*Source
+	// Sources are those with an API.
+	Sources  *Sources
 	Settings Settings
+}
+
+// Sources are those whose API can be read, by number; a new configuration replaces them.
+type Sources struct {
+	now atomic.Pointer[map[int32]*Source]
+	// replaced ends what goes on with those of before.
+	replaced atomic.Pointer[context.CancelFunc]
+}
+
+// Replace makes these the sources.
+func (s *Sources) Replace(sources ...*Source) {
+	byNumber := map[int32]*Source{}
+	for _, one := range sources {
+		byNumber[one.Number] = one
+	}
+	s.now.Store(&byNumber)
+	if cancel := s.replaced.Load(); cancel != nil {
+		(*cancel)()
+	}
+}
+
+// All are the sources as they are now.
+func (s *Sources) All() map[int32]*Source {
+	if now := s.now.Load(); now != nil {
+		return *now
+	}
+	return nil
 }
 
 // work is one reconciliation in this process's hands.
@@ -127,7 +155,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := asked.Decode(&w.order); err != nil {
 		return "", runs.Refuse(fmt.Errorf("read what was asked for: %w", err))
 	}
-	w.fetcher = fetcher{Runner: r, source: r.Sources[w.order.Source], proof: fmt.Appendf(nil, `{"scheme":"api","run":%d}`, h.Run.Run)}
+	w.fetcher = fetcher{Runner: r, source: r.Sources.All()[w.order.Source], proof: fmt.Appendf(nil, `{"scheme":"api","run":%d}`, h.Run.Run)}
 	if w.source == nil {
 		return "", runs.Refuse(errors.New("the source has no section api in the configuration of the processor that took the run: add it there, and ask again"))
 	}

@@ -131,9 +131,11 @@ func (b *world) deliver(t *testing.T, evs []sim.Event) {
 }
 
 // sources are what runs reconcile.
-func (b *world) sources() map[int32]*reconcile.Source {
-	return map[int32]*reconcile.Source{b.Source: {Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{},
-		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}}
+func (b *world) sources() *reconcile.Sources {
+	s := &reconcile.Sources{}
+	s.Replace(&reconcile.Source{Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{},
+		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api})
+	return s
 }
 
 func (b *world) runner() *reconcile.Runner {

@@ -1,0 +1,94 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// The account of a shop loses half of its webhooks: after one run over what Stripe says it sent, and the looks that are owed, the mirror is Stripe's.
+func TestReconcileStripe(t *testing.T) {
+	t.Parallel()
+	fake := stripefake.New(t, stripefake.Options{Seed: 7, Running: true, Start: time.Now(), Objects: 12,
+		Webhooks: stripefake.Webhooks{Lost: 50, Shuffled: 30}, Faults: stripefake.Faults{Limited: 5}})
+	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: stripe\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500}\n",
+		stripefake.Secret, fake.URL, stripefake.Key, stripefake.Version), time.Hour)
+	stop(t, r.app)
+	loader := config.NewLoader(r.file, config.ForGateway, nil)
+	var err error
+	if r.cfg, err = loader.Load(); err != nil {
+		t.Fatal(err)
+	}
+	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Tune: func(tuning *app.Tuning) {
+		patient(tuning)
+		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
+		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
+	}})
+	fake.Live(150)
+	fake.Deliver(func(d *provider.Delivery) bool {
+		status, _ := r.post(t, "shop", d)
+		return status == http.StatusOK
+	})
+	fake.Advance(time.Minute) // behind what a run leaves to the next
+	if wrong := r.against(t, fake); len(wrong) == 0 {
+		t.Fatal("nothing is wrong: there is nothing to prove")
+	}
+	order := reconcile.Order{Source: 1, What: reconcile.Events}
+	operator := r.db.Role(t, "operator")
+	run, err := runs.Ask(t.Context(), operator, runs.Order{Job: reconcile.Job, Asked: order, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		now, err := runs.Show(t.Context(), operator, run)
+		if err == nil && now.Status != runs.Done {
+			err = fmt.Errorf("the run is %s: %s", now.Status, now.Detail)
+		}
+		return err
+	})
+	testkit.Eventually(t, time.Minute, func() error {
+		if wrong := r.against(t, fake); len(wrong) > 0 {
+			return fmt.Errorf("%d objects are not as Stripe has them, the first: %s", len(wrong), wrong[0])
+		}
+		return nil
+	})
+}
+
+// against are the objects that the mirror does not show as the account has them.
+func (r *reloading) against(t *testing.T, fake *stripefake.Fake) (wrong []string) {
+	t.Helper()
+	for _, o := range fake.Truth() {
+		var state []byte
+		var deleted, doubt bool
+		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous OR look_after <> 0 FROM objects WHERE object_type = $1 AND object_id = $2`, o.Type, o.ID).
+			Scan(&state, &deleted, &doubt)
+		switch {
+		case err != nil:
+			wrong = append(wrong, fmt.Sprintf("%s %s: %v", o.Type, o.ID, err))
+		case doubt || deleted != o.Deleted() || !deleted && sum(t, state) != sum(t, o.Body):
+			wrong = append(wrong, fmt.Sprintf("%s %s (deleted %t, in doubt %t):\n%s\nwant:\n%s", o.Type, o.ID, deleted, doubt, state, o.Body))
+		}
+	}
+	return wrong
+}
+
+// sum compares states but for what changes without an event.
+func sum(t *testing.T, text []byte) [32]byte {
+	t.Helper()
+	v, err := canonical.Parse(text)
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v.Sum(canonical.Options{DropNull: true, Without: []string{"webhooks_delivered_at", "status_transitions.webhooks_delivered_at"}})
+}
