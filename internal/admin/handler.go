@@ -82,6 +82,7 @@ func New(o Options) http.Handler {
 	api.GET("/retention", list(h, h.retention))
 	h.runRoutes(api)
 	h.scheduleRoutes(api)
+	h.reconcileRoutes(api)
 	return e
 }
 

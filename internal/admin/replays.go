@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -30,7 +31,7 @@ var ReplayParams = slices.Concat(StoredParams, []Param{
 }, onceParams)
 
 // jobs are what runs are made for.
-var jobs = []string{replay.Job, replay.RetryJob, rebuild.Job, retention.Job, redaction.Job}
+var jobs = []string{replay.Job, replay.RetryJob, rebuild.Job, retention.Job, redaction.Job, reconcile.Job}
 
 // RunParams choose runs.
 var RunParams = []Param{{"job", strings.Join(jobs, ", ")}, {"status", "proposed, waiting, running, paused, done, failed, cancelled"}, {"schedule", "name of the schedule that the run is of"}, limitParam, cursorParam}

@@ -1,0 +1,113 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// ReconcileParams say what to hold against the provider's API: with an object that object, else the events that the provider says it has sent.
+var ReconcileParams = append([]Param{
+	{"source", "name of the source"},
+	{"account", "tenant inside the source (Stripe account, Shopify shop); left out or empty: the one that the key is of"},
+	{"type", "type of the object to look at"},
+	{"object_type", "the same as type, named as in the other lists"},
+	{"object_id", "id of the object to look at; with its type"},
+	{"since", "events from this time of the provider's on (left out: from what is proven, or as far back as the provider knows): " + timeHelp},
+	{"until", "events before this time of the provider's (left out: up to now): " + timeHelp},
+	{"dry_run", "true or false"},
+}, onceParams...)
+
+// Reconcile enters a reconciliation into the ledger by ReconcileParams; a running processor carries it out. Errors: events.ErrInvalid.
+func Reconcile(ctx context.Context, pool *pgxpool.Pool, values url.Values, who string) (*Asked, error) {
+	q := newQuery(ctx, pool, values, ReconcileParams)
+	o := q.reconcile()
+	if q.err != nil {
+		return nil, q.err
+	}
+	return ask(ctx, pool, runs.Order{Job: reconcile.Job, Asked: o, Who: who}, values)
+}
+
+// reconcile is the order of ReconcileParams.
+func (q *query) reconcile() *reconcile.Order {
+	o := &reconcile.Order{Source: q.source(), Account: q.text("account"), What: reconcile.Events, Type: q.either("type", "object_type"), ID: q.text("object_id"),
+		Since: q.time("since"), Until: q.time("until"), Words: map[string]string{}}
+	if dry := q.flag("dry_run"); dry != nil {
+		o.DryRun = *dry
+	}
+	bounded := !o.Since.IsZero() || !o.Until.IsZero()
+	switch {
+	case o.Source == 0:
+		q.fail("name the source to reconcile")
+	case o.Type != "" && o.ID == "":
+		q.fail("type %q: name the object too; all objects of a type cannot be reconciled yet", o.Type)
+	case o.ID != "" && o.Type == "":
+		q.fail("object %q: name its type too", o.ID)
+	case o.ID != "" && bounded:
+		q.fail("since and until bound events; an object is looked at as it is now")
+	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
+		q.fail("since %q is not before until %q", q.text("since"), q.text("until"))
+	}
+	if o.ID != "" {
+		o.What = reconcile.Object
+	}
+	for name := range q.values {
+		if !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
+			o.Words[name] = q.text(name)
+		}
+	}
+	return o
+}
+
+// HintParams choose hints.
+var HintParams = []Param{sourceParam, limitParam, cursorParam}
+
+// Hints lists the objects that owe a look, by HintParams. Errors: events.ErrInvalid.
+func Hints(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[reconcile.HintView], error) {
+	q := newQuery(ctx, pool, values, HintParams)
+	source, limit := q.source(), q.limit()
+	if q.err != nil {
+		return events.Page[reconcile.HintView]{}, q.err
+	}
+	return reconcile.Hints(ctx, pool, source, q.text("cursor"), limit)
+}
+
+// WatermarkParams choose watermarks.
+var WatermarkParams = []Param{sourceParam, limitParam, cursorParam}
+
+// Watermarks lists until when what is proven complete, by WatermarkParams. Errors: events.ErrInvalid.
+func Watermarks(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[reconcile.Proven], error) {
+	q := newQuery(ctx, pool, values, WatermarkParams)
+	source, limit := q.source(), q.limit()
+	if q.err != nil {
+		return events.Page[reconcile.Proven]{}, q.err
+	}
+	return reconcile.Watermarks(ctx, pool, source, q.text("cursor"), limit)
+}
+
+// reconcileRoutes takes orders for reconciliations, and tells what is owed and what is proven.
+func (h *handler) reconcileRoutes(api *echo.Group) {
+	api.POST("/reconciliations", h.show(h.reconcile), fromOurselves)
+	api.GET("/hints", list(h, Hints))
+	api.GET("/watermarks", list(h, Watermarks))
+}
+
+// reconcile takes {"source": "stripe", "since": "6h", "dry_run": true, "reason": "..."}, or {"source": "stripe", "type": "customer", "object_id": "cus_1"}.
+func (h *handler) reconcile(ctx context.Context, c echo.Context, query url.Values) (any, error) {
+	if len(query) > 0 {
+		return nil, fmt.Errorf("%w: what to reconcile is said in the body, not in the address", events.ErrInvalid)
+	}
+	values, err := asked(c.Request().Body)
+	if err != nil {
+		return nil, err
+	}
+	return Reconcile(ctx, h.Pool, values, by(c))
+}

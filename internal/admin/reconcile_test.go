@@ -1,0 +1,146 @@
+package admin_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A reconciliation is asked for, of events or of one object; it waits for a processor.
+func TestReconciliations(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const kind = "application/json"
+	for i, c := range []struct {
+		body string
+		want map[string]any
+	}{
+		{`{"source": "stripe", "reason": "an outage", "once_key": "k"}`, map[string]any{"source": 1.0, "account": "", "what": "events", "words": map[string]any{"source": "stripe"}}},
+		{`{"source": "stripe", "account": "acct_1", "since": "2026-01-02", "until": "2026-01-03T04:05:06Z", "dry_run": true}`, map[string]any{"source": 1.0, "account": "acct_1",
+			"what": "events", "since": "2026-01-02T00:00:00Z", "until": "2026-01-03T04:05:06Z", "dry_run": true,
+			"words": map[string]any{"source": "stripe", "account": "acct_1", "since": "2026-01-02", "until": "2026-01-03T04:05:06Z", "dry_run": "true"}}},
+		{`{"source": "shop", "object_type": "order", "object_id": "7"}`, map[string]any{"source": 2.0, "account": "", "what": "object", "type": "order", "id": "7",
+			"words": map[string]any{"source": "shop", "object_type": "order", "object_id": "7"}}},
+		{`{"source": "stripe", "since": "400d"}`, nil},
+	} {
+		if c.want != nil {
+			c.want["source"] = float64(b.known.Number[c.want["words"].(map[string]any)["source"].(string)])
+		}
+		status, run := b.post(t, "/api/v1/reconciliations", kind, c.body)
+		if status != 200 || run["run"] != float64(i+1) || run["job"] != "reconcile" || run["status"] != "waiting" || !strings.HasPrefix(run["who"].(string), "admin API") {
+			t.Errorf("%s: %d %v", c.body, status, run)
+		}
+		if diff := cmp.Diff(c.want, run["asked"]); c.want != nil && diff != "" {
+			t.Errorf("%s: %s", c.body, diff)
+		}
+	}
+	if status, run := b.post(t, "/api/v1/reconciliations", kind, `{"source": "stripe", "once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true || run["reason"] != "an outage" {
+		t.Errorf("%d %v", status, run)
+	}
+	if status, list := b.get(t, "/api/v1/runs?job=reconcile"); status != 200 || len(list["items"].([]any)) != 4 {
+		t.Errorf("%d %v", status, list)
+	}
+	for _, c := range []struct {
+		path, kind, body string
+		status           int
+		says             string
+	}{
+		{"/api/v1/reconciliations", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
+		{"/api/v1/reconciliations?source=stripe", kind, `{}`, 400, "in the body"},
+		{"/api/v1/reconciliations", kind, `{}`, 400, "name the source to reconcile"},
+		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "no source"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer"}`, 400, "name the object too"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "object_id": "cus_1"}`, 400, "name its type too"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "object_id": "cus_1", "since": "1h"}`, 400, "since and until bound events"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "1h", "until": "2h"}`, 400, `since "1h" is not before until "2h"`},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "soon"}`, 400, "write an RFC 3339 time"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": "perhaps"}`, 400, "known are true, false"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "no parameter"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "once_key": "k"}`, 400, "which asked for something else (reconcile source=stripe)"},
+	} {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
+		}
+	}
+}
+
+// What is owed and what is proven is listed by its key, of all sources or of one, page by page.
+func TestHintsAndWatermarks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	stripe, shop := b.known.Number["stripe"], b.known.Number["shop"]
+	if _, err := b.db.Pool.Exec(t.Context(), `
+		INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after, attempts, error, taken_by, taken_until) VALUES
+		  ($1, '', 'customer', 'b', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1790000000000001, 2, 'answered 500', 'p1', '2026-01-02T03:06:05Z'),
+		  ($1, '', 'customer', 'a', 'asked for', 'ada@office', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 0, 0, '', '', '-infinity'),
+		  ($1, 'acct_1', 'customer', 'c', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity'),
+		  ($2, '', 'order', 'd', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity')`, stripe, shop); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.db.Pool.Exec(t.Context(), `
+		INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
+		  ($1, '', 'events', '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z', 7, '2026-01-02T00:00:31Z'), ($1, 'acct_1', 'events', now(), now(), 8, now()), ($2, 'x', 'events', now(), now(), 9, now())`,
+		stripe, shop); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/api/v1/hints?":                   "object_id " + order(stripe, shop, "a b c", "d"),
+		"/api/v1/hints?source=stripe":      "object_id a b c",
+		"/api/v1/hints?source=shop":        "object_id d",
+		"/api/v1/watermarks?":              "run " + order(stripe, shop, "7 8", "9"),
+		"/api/v1/watermarks?source=shop":   "run 9",
+		"/api/v1/watermarks?source=stripe": "run 7 8",
+	} {
+		member, items, _ := strings.Cut(want, " ")
+		for _, size := range []int{1, 2, 3, 100} {
+			var got []string
+			for next := ""; len(got) <= 4; { // there are no more
+				status, page := b.get(t, fmt.Sprintf("%s&limit=%d&cursor=%s", path, size, next))
+				if status != 200 || len(page["items"].([]any)) > size {
+					t.Fatalf("%s: %d %v", path, status, page)
+				}
+				got = append(got, strings.Fields(ids(page, member))...)
+				if page["next_cursor"] == nil {
+					break
+				}
+				next = page["next_cursor"].(string)
+			}
+			if strings.Join(got, " ") != items {
+				t.Errorf("%s by %d: %v, want %s", path, size, got, items)
+			}
+		}
+	}
+	_, page := b.get(t, "/api/v1/hints?source=stripe")
+	want := []any{
+		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "a", "reason": "asked for", "wanted_by": "ada@office",
+			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "after": nil, "attempts": 0.0, "error": "", "taken_by": "", "taken_until": nil},
+		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "b", "reason": "in doubt", "wanted_by": "",
+			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
+			"taken_by": "p1", "taken_until": "2026-01-02T03:06:05.000000Z"},
+	}
+	if diff := cmp.Diff(want, page["items"].([]any)[:2]); diff != "" {
+		t.Error(diff)
+	}
+	_, page = b.get(t, "/api/v1/watermarks?limit=1&source=stripe")
+	proven := map[string]any{"source": "stripe", "account": "", "what": "events", "since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "run": 7.0,
+		"at": "2026-01-02T00:00:31.000000Z"}
+	if diff := cmp.Diff(proven, page["items"].([]any)[0]); diff != "" {
+		t.Error(diff)
+	}
+	next := page["next_cursor"].(string)
+	for _, path := range []string{"/api/v1/hints?cursor=" + next, "/api/v1/hints?source=nobody", "/api/v1/hints?account=x", "/api/v1/watermarks?limit=0", "/api/v1/watermarks?cursor=x"} {
+		if status, page := b.get(t, path); status != 400 {
+			t.Errorf("%s: %d %v", path, status, page)
+		}
+	}
+}
+
+// order is the items of two sources by number.
+func order(a, b int32, ofA, ofB string) string {
+	if a < b {
+		return ofA + " " + ofB
+	}
+	return ofB + " " + ofA
+}

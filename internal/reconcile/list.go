@@ -1,0 +1,145 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// HintView is an object that owes a look, as a person sees it.
+type HintView struct {
+	Source     string `json:"source"`
+	Account    string `json:"account"`
+	ObjectType string `json:"object_type"`
+	ObjectID   string `json:"object_id"`
+	Reason     string `json:"reason"`
+	// WantedBy is who asked for the look; "" where the mirror did.
+	WantedBy string         `json:"wanted_by"`
+	MadeAt   events.Instant `json:"made_at"`
+	// Due is when the next attempt is, at the earliest.
+	Due events.Instant `json:"due"`
+	// After is the provider's time after which the look must begin; zero where it may begin at any.
+	After events.Instant `json:"after"`
+	// Attempts came to nothing so far, the last one because of Error.
+	Attempts int    `json:"attempts"`
+	Error    string `json:"error"`
+	// TakenBy is the process whose look it is, until TakenUntil; "" where it is nobody's.
+	TakenBy    string         `json:"taken_by"`
+	TakenUntil events.Instant `json:"taken_until"`
+
+	number int32
+}
+
+// hintsSQL walks the primary key; one source is an interval of it.
+const hintsSQL = `
+SELECT h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, h.due, provider_time(h.after), h.attempts, h.error,
+  h.taken_by, nullif(h.taken_until, '-infinity')
+FROM hints h JOIN sources s ON s.number = h.source
+WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6
+ORDER BY h.source, h.account, h.object_type, h.object_id LIMIT $7`
+
+// Hints returns a page of the objects that owe a look, in the order of their keys, of one source or, with 0, of all. Errors: events.ErrInvalid.
+func Hints(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string, limit int) (events.Page[HintView], error) {
+	var page events.Page[HintView]
+	limit, err := events.PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	var after int32 // numbers begin at 1
+	var account, objectType, id string
+	if err := events.ReadCursor(cursor, &after, &account, &objectType, &id); err != nil {
+		return page, err
+	}
+	first, last := interval(source)
+	rows, err := pool.Query(ctx, hintsSQL, after, account, objectType, id, first, last, limit)
+	if err == nil {
+		page.Items, err = pgx.CollectRows(rows, scanHint)
+	}
+	if err != nil {
+		return page, fmt.Errorf("list hints: %w", err)
+	}
+	if len(page.Items) == limit {
+		h := page.Items[limit-1]
+		page.Next = events.MakeCursor(h.number, h.Account, h.ObjectType, h.ObjectID)
+	}
+	return page, nil
+}
+
+func scanHint(row pgx.CollectableRow) (h HintView, err error) {
+	var after, taken *time.Time
+	err = row.Scan(&h.number, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.WantedBy, &h.MadeAt.Time, &h.Due.Time, &after, &h.Attempts, &h.Error,
+		&h.TakenBy, &taken)
+	h.After, h.TakenUntil = instant(after), instant(taken)
+	return h, err
+}
+
+func instant(at *time.Time) (i events.Instant) {
+	if at != nil {
+		i.Time = *at
+	}
+	return i
+}
+
+// interval is the first and the last source of a list of one or, with 0, of all.
+func interval(source int32) (first, last int32) {
+	if source == 0 {
+		return 1, 1<<31 - 1
+	}
+	return source, source
+}
+
+// Proven is from when until when something of an account is proven complete.
+type Proven struct {
+	Source  string `json:"source"`
+	Account string `json:"account"`
+	// What is what is proven: Events.
+	What string `json:"what"`
+	// Since and Until are times on the provider's clock.
+	Since events.Instant `json:"since"`
+	Until events.Instant `json:"until"`
+	// Run raised it last, at At.
+	Run int64          `json:"run"`
+	At  events.Instant `json:"at"`
+
+	number int32
+}
+
+const watermarksSQL = `
+SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at FROM watermarks m JOIN sources s ON s.number = m.source
+WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
+ORDER BY m.source, m.account, m.what LIMIT $6`
+
+// Watermarks returns a page of what is proven, by source, account and what, of one source or, with 0, of all. Errors: events.ErrInvalid.
+func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string, limit int) (events.Page[Proven], error) {
+	var page events.Page[Proven]
+	limit, err := events.PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	var after int32
+	var account, what string
+	if err := events.ReadCursor(cursor, &after, &account, &what); err != nil {
+		return page, err
+	}
+	first, last := interval(source)
+	rows, err := pool.Query(ctx, watermarksSQL, after, account, what, first, last, limit)
+	if err == nil {
+		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Proven, err error) {
+			err = row.Scan(&p.number, &p.Source, &p.Account, &p.What, &p.Since.Time, &p.Until.Time, &p.Run, &p.At.Time)
+			return p, err
+		})
+	}
+	if err != nil {
+		return page, fmt.Errorf("list watermarks: %w", err)
+	}
+	if len(page.Items) == limit {
+		p := page.Items[limit-1]
+		page.Next = events.MakeCursor(p.number, p.Account, p.What)
+	}
+	return page, nil
+}
