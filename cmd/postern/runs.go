@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -158,14 +159,11 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	if c.output == "json" {
 		return printJSON(out, r)
 	}
-	place := ""
-	if r.Bound > 0 && r.Cursor != 1 { // which is no place in the log: it only has begun
-		place = fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
-	}
+	name, place := readUpTo(r)
 	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
 		"status", string(r.Status), detailWord(r), r.Detail, "asked for", string(r.Asked), "who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy,
 		"because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
-		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), "log read up to", place, "events", inWords(r.Job, r.Counts))
+		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), name, place, "events", inWords(r.Job, r.Counts))
 }
 
 // detailWord says what a run's detail tells.
@@ -190,6 +188,8 @@ func inWords(job string, counts map[string]int64) string {
 		return retentionCounts(counts)
 	case redaction.Job:
 		return redactionCounts(counts)
+	case reconcile.Job:
+		return reconcileCounts(counts)
 	}
 	parts := []string{fmt.Sprintf("%d processed", counts[replay.Processed])}
 	if n := counts[replay.Published]; n > 0 {

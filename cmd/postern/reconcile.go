@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// reconcileFlags are the parameters but the source, which is the argument, and what is a flag of its own.
+var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool { return p.Name == "source" || p.Name == "dry_run" })
+
+func newReconcileCommand(c *cli) *cobra.Command {
+	var dry, noWait bool
+	cmd := &cobra.Command{
+		Use:   "reconcile SOURCE",
+		Short: "Hold the log against the provider's API, and append what it lacks",
+		Long: `Hold the log against the provider's API (sources.NAME.api in the configuration): append what the provider says it has sent and the log lacks, or,
+with --type and --object, what the API answers for that object now. What is appended goes the way of all events.
+
+A running processor carries it out, within the budget of calls that all processes share; it goes on where it was if that process ends. Without --since it
+begins a little before what is proven (postern drift show), or as far back as the provider knows. The run is done when everything that it appended has
+its outcome. Ctrl-C here only ends the watching; postern runs pause, resume and cancel steer the run. The exit status is 1 where the run failed.
+
+With --dry-run it only counts: nothing is appended, and nothing is proven.`,
+		Example: `  postern reconcile stripe
+  postern reconcile stripe --since 6h --dry-run
+  postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance doubts it'`,
+		Args: wantArgs("SOURCE"),
+	}
+	filterFlags(cmd, reconcileFlags)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count; append nothing")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and end")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		values := filterValues(cmd, reconcileFlags)
+		values.Set("source", args[0])
+		if dry {
+			values.Set("dry_run", "true")
+		}
+		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+			return runReconcile(cmd, c, pool, values, noWait)
+		})
+	}
+	return cmd
+}
+
+func runReconcile(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values, noWait bool) error {
+	asked, err := admin.Reconcile(cmd.Context(), pool, values, operator())
+	if err := wait(cmd, c, pool, asked, err, noWait); err != nil || noWait || c.output == "json" {
+		return err
+	}
+	return tellReconciled(cmd.Context(), cmd.OutOrStdout(), pool, asked.Run.Run)
+}
+
+// tellReconciled says in words what a reconciliation that is done has come to.
+func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int64) error {
+	r, err := runs.Show(ctx, pool, run)
+	if err != nil || r.Status != runs.Done {
+		return err
+	}
+	var o reconcile.Order
+	if err := json.Unmarshal(r.Asked, &o); err != nil {
+		return fmt.Errorf("read what run %d was asked for: %w", run, err)
+	}
+	until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.What)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "\n%s\n", plain(reconciled(&o, r.Counts, until)))
+	return err
+}
+
+// reconciled is what a reconciliation has come to; until is the watermark, zero where nothing is proven.
+func reconciled(o *reconcile.Order, counts map[string]int64, until time.Time) string {
+	if o.What == reconcile.Object {
+		switch {
+		case o.DryRun:
+			return "The API has answered, and nothing was appended: it was a dry run."
+		case counts[reconcile.Missing] > 0:
+			return "The log lacked what the API answers now, and has it since."
+		}
+		return "The log had what the API answers now."
+	}
+	said := fmt.Sprintf("The provider told of %s: the log had %d and lacked %d", counted(int(counts[reconcile.Seen]), "event"), counts[reconcile.Present], counts[reconcile.Missing])
+	if n := counts[reconcile.Conflicting]; n > 0 {
+		said += fmt.Sprintf(", and had %d with other content (postern conflicts list)", n)
+	}
+	if n := counts[reconcile.Refused]; n > 0 {
+		said += fmt.Sprintf(". %d more of accounts that the source does not take were left out", n)
+	}
+	switch {
+	case o.DryRun:
+		return said + ". It was a dry run: nothing was appended, and nothing is proven by it."
+	case until.IsZero():
+		return said + "."
+	}
+	return said + ". The log is proven complete until " + events.Instant{Time: until}.String() + "."
+}
+
+// reconcileCounts says what a reconciliation has counted.
+func reconcileCounts(counts map[string]int64) string {
+	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
+	for _, what := range []string{reconcile.Present, reconcile.Missing, reconcile.Conflicting, reconcile.Refused} {
+		if n := counts[what]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// readUpTo says how far a run has read: the log, or the provider's time.
+func readUpTo(r *runs.Run) (name, place string) {
+	switch {
+	case r.Bound == 0 || r.Cursor == 1: // which is no place: it only has begun
+		return "", ""
+	case r.Job != reconcile.Job:
+		return "log read up to", fmt.Sprintf("%d of %d", r.Cursor, r.Bound)
+	case r.Cursor == 0:
+		return "", ""
+	}
+	return "provider's time read up to", micros(r.Cursor) + " of " + micros(r.Bound)
+}
+
+func micros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
+
+func newHintsCommand(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "hints", Short: "Objects that owe a look at the provider's API", RunE: group, Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(lister[reconcile.HintView]{
+		what:    "objects that owe a look: why, when it is due, and what the last attempt met",
+		example: "  postern hints list --source stripe",
+		params:  admin.HintParams,
+		query:   admin.Hints,
+		columns: []column[reconcile.HintView]{
+			{"SOURCE", func(h reconcile.HintView) string { return h.Source }},
+			{"ACCOUNT", func(h reconcile.HintView) string { return h.Account }},
+			{"OBJECT", func(h reconcile.HintView) string { return object(h.ObjectType, h.ObjectID) }},
+			{"REASON", func(h reconcile.HintView) string { return h.Reason }},
+			{"WANTED BY", func(h reconcile.HintView) string { return h.WantedBy }},
+			{"MADE", func(h reconcile.HintView) string { return h.MadeAt.String() }},
+			{"DUE", func(h reconcile.HintView) string { return h.Due.String() }},
+			{"ATTEMPTS", func(h reconcile.HintView) string { return strconv.Itoa(h.Attempts) }},
+			{"TAKEN BY", func(h reconcile.HintView) string { return h.TakenBy }},
+			{"ERROR", func(h reconcile.HintView) string { return h.Error }},
+		},
+		none: "No object owes a look.",
+	}.command(c))
+	return cmd
+}
+
+func newDriftCommand(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "drift", Short: "How far the log is proven to be what the provider has", RunE: group, Args: cobra.ArbitraryArgs}
+	show := lister[reconcile.Proven]{
+		what:    "watermarks",
+		example: "  postern drift show --source stripe",
+		params:  admin.WatermarkParams,
+		query:   admin.Watermarks,
+		columns: []column[reconcile.Proven]{
+			{"SOURCE", func(p reconcile.Proven) string { return p.Source }},
+			{"ACCOUNT", func(p reconcile.Proven) string { return p.Account }},
+			{"WHAT", func(p reconcile.Proven) string { return p.What }},
+			{"PROVEN FROM", func(p reconcile.Proven) string { return p.Since.String() }},
+			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
+			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
+			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
+		},
+		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
+	}.command(c)
+	show.Use, show.Short = "show", "Show from when until when, on the provider's clock, the log is proven complete, by source and account"
+	cmd.AddCommand(show)
+	return cmd
+}

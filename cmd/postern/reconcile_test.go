@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// twoEvents is an API with two events, and the objects that they left, at a moment that stands.
+type twoEvents struct{ now time.Time }
+
+func (a twoEvents) Now() time.Time       { return a.now }
+func (twoEvents) Longest() time.Duration { return 0 }
+
+func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
+	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+2)
+	if c.Path == "/events" {
+		body = []byte(`{"events": []}`)
+		if c.Query.Get("since") <= fmt.Sprint(sim.Start) && c.Query.Get("until") > fmt.Sprint(sim.Start) {
+			body = fmt.Appendf(nil, `{"events": [{"id": "evt_1", "type": "thing", "object_id": "obj_1", "object": {"a": 1}, "time": %d, "unit": 1, "rank": 1},
+				{"id": "evt_2", "type": "thing", "object_id": "obj_2", "object": {"a": 1}, "time": %d, "unit": 1, "rank": 1}]}`, sim.Start, sim.Start)
+		}
+	}
+	return &reconcile.Response{Verdict: sim.Provider{}.Answer(http.StatusOK, http.Header{}, body), Body: body, Date: a.now, Elapsed: time.Millisecond}, nil
+}
+
+// reconciles carries out reconciliations; of the source stripe where it has an API.
+func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
+	t.Helper()
+	pool, number := b.db.Role(t, "processor"), b.known.Number["stripe"]
+	p, err := processor.New(processor.Options{Pool: pool, Settings: processor.DefaultSettings, ID: "test", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"stripe": {Number: number, Config: &provider.Source{Name: "stripe"}, Provider: sim.Provider{}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := reconcile.DefaultSettings
+	settings.Again = 10 * time.Millisecond
+	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings}
+	if withAPI {
+		carried.Sources = map[int32]*reconcile.Source{number: {Name: "stripe", Number: number, Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
+			Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}}}
+	}
+	r := runs.NewRunner(runs.Options{Pool: pool, ID: "test", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{reconcile.Job: carried.Carry},
+		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: time.Minute, Slots: 1, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// A reconciliation is asked for and watched, and says in words what it has come to.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(t, "reconcile").want(t, 2, "", "postern reconcile takes SOURCE, got 0")
+	b.run(t, "reconcile", "nobody").want(t, 2, "", "no source")
+	b.run(t, "reconcile", "stripe", "--type", "thing").want(t, 2, "", "name the object too")
+	b.run(t, "reconcile", "stripe", "--object", "obj_1").want(t, 2, "", "name its type too")
+	b.run(t, "reconcile", "stripe", "--since", "1h", "--until", "2h").want(t, 2, "", "is not before until")
+	b.run(t, "reconcile", "stripe", "--no-wait", "--reason", "an outage", "--once-key", "k").want(t, 0, "an outage", "")
+	b.run(t, "reconcile", "stripe", "--no-wait", "--once-key", "k").want(t, 0, "Run 1 was asked for with this key before", "")
+	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
+	stop := b.reconciles(t, false)
+	b.run(t, "reconcile", "stripe").want(t, 1, "failed", "the source has no section api in the configuration of the processor that took the run")
+	stop()
+	b.reconciles(t, true)
+	dry := b.run(t, "reconcile", "stripe", "--dry-run")
+	dry.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. It was a dry run: nothing was appended, and nothing is proven by it.\n", "")
+	dry.want(t, 0, "2 processed, 2 missing\n", "")
+	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
+	until := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Settle).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
+	done := b.run(t, "reconcile", "stripe")
+	done.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. The log is proven complete until "+until+".\n", "")
+	done.want(t, 0, until+" of "+until, "")
+	b.run(t, "drift", "show", "--source", "stripe").want(t, 0, until, "")
+	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is proven complete.", "")
+	b.run(t, "reconcile", "stripe", "--since", "2020-01-01").want(t, 0, "told of 2 events: the log had 2 and lacked 0.", "")
+	look := []string{"reconcile", "stripe", "--type", "thing", "--object", "obj_1"}
+	b.run(t, append(look, "--dry-run")...).want(t, 0, "The API has answered, and nothing was appended", "")
+	found := b.run(t, look...)
+	if found.want(t, 0, "The log lacked what the API answers now, and has it since.", ""); strings.Contains(found.out, "read up to") {
+		t.Errorf("a look has no place in time:\n%s", found.out)
+	}
+	b.run(t, look...).want(t, 0, "The log had what the API answers now.", "")
+	if r := b.run(t, append(look, "-o", "json")...); r.status != 0 || strings.Contains(r.out, "The log had") || !strings.Contains(r.out, `"present": 1`) {
+		t.Errorf("%+v", r)
+	}
+	b.run(t, "runs", "list", "--job", "reconcile").want(t, 0, "an outage", "")
+}
+
+// What is left out or doubted is said.
+func TestReconciledInWords(t *testing.T) {
+	t.Parallel()
+	counts := map[string]int64{reconcile.Seen: 1, reconcile.Conflicting: 1, reconcile.Refused: 3}
+	want := "The provider told of 1 event: the log had 0 and lacked 0, and had 1 with other content (postern conflicts list). 3 more of accounts that the source does not take were left out."
+	if got := reconciled(&reconcile.Order{What: reconcile.Events}, counts, time.Time{}); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got, want := reconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// Who owes a look, and why none was made yet, is listed.
+func TestHintsOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
+	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, attempts, error)
+		VALUES ($1, 'acct_1', 'customer', 'cus_1', 'in doubt', now(), '2026-01-02T03:04:06Z', 1, 2, 'answered 500')`, b.known.Number["stripe"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.run(t, "hints", "list", "--source", "stripe")
+	for _, text := range []string{"acct_1", "customer cus_1", "in doubt", "2026-01-02T03:04:06.000000Z", "answered 500"} {
+		r.want(t, 0, text, "")
+	}
+	b.run(t, "hints", "list", "--source", "shop").want(t, 0, "No object owes a look.", "")
+	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
+}
