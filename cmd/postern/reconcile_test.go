@@ -47,10 +47,10 @@ func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 	}
 	settings := reconcile.DefaultSettings
 	settings.Again = 10 * time.Millisecond
-	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings}
+	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Processor: p, Settings: settings, Sources: &reconcile.Sources{}}
 	if withAPI {
-		carried.Sources = map[int32]*reconcile.Source{number: {Name: "stripe", Number: number, Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
-			Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}}}
+		carried.Sources.Replace(&reconcile.Source{Name: "stripe", Number: number, Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
+			Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}})
 	}
 	r := runs.NewRunner(runs.Options{Pool: pool, ID: "test", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{reconcile.Job: carried.Carry},
 		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: time.Minute, Slots: 1, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
