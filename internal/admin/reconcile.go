@@ -45,7 +45,7 @@ func (q *query) reconcile() *reconcile.Order {
 	}
 	bounded := !o.Since.IsZero() || !o.Until.IsZero()
 	switch {
-	case o.Source == 0:
+	case q.text("source") == "":
 		q.fail("name the source to reconcile")
 	case o.Type != "" && o.ID == "":
 		q.fail("type %q: name the object too; all objects of a type cannot be reconciled yet", o.Type)

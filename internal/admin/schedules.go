@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -33,6 +34,11 @@ var Jobs = map[string]runs.Plan{
 		return runs.Order{Asked: o}, err
 	}),
 	retention.Job: planned(planRetention),
+	reconcile.Job: planned(func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (runs.Order, error) {
+		q := newQuery(ctx, pool, values, ReconcileParams)
+		o := q.reconcile()
+		return runs.Order{Asked: o}, q.err
+	}),
 }
 
 // planned refuses what means nothing in a schedule, which gives reasons and keys itself.

@@ -135,7 +135,7 @@ func TestSchedulesOfTheConfiguration(t *testing.T) {
 	r.head = strings.Replace(r.head, "job: replay", "job: repaly", 1)
 	r.write(t, source("a", "s"))
 	r.reload(t, "failed")
-	if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be asked for by a schedule: write one of replay, retention, retry`; !strings.Contains(r.log.String(), want) {
+	if want := `postern.yaml:6: schedules.often.job: job \"repaly\" cannot be asked for by a schedule: write one of reconcile, replay, retention, retry`; !strings.Contains(r.log.String(), want) {
 		t.Errorf("want %s in\n%s", want, r.log)
 	}
 }
@@ -144,7 +144,7 @@ func TestSchedulesOfTheConfiguration(t *testing.T) {
 func TestSchedulesAreChecked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be asked for by a schedule: write one of replay, retention, retry`,
+		"{job: sweep, cron: '@daily'}":                                                                 `line 3: schedules.x.job: job "sweep" cannot be asked for by a schedule: write one of reconcile, replay, retention, retry`,
 		"{job: replay, cron: '@daily', parameters: {sorce: a}}":                                        `line 3: schedules.x.parameters: invalid: no parameter "sorce"`,
 		"{job: replay, cron: '@daily', parameters: {rate: fast}}":                                      `schedules.x.parameters: invalid: rate "fast"`,
 		"{job: replay, cron: '@daily', parameters: {since: soon}}":                                     `schedules.x.parameters: invalid: since "soon"`,
@@ -160,6 +160,9 @@ func TestSchedulesAreChecked(t *testing.T) {
 		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: archive}}":                  `export "archive": name the whole path of a folder`,
 		"{job: retention, cron: '@daily', parameters: {runs: 30, export: /archive}}":                   `no day of the log is dropped: give bodies`,
 		"{job: retention, cron: '@daily', parameters: {bodies: 30, export: /archive}}":                 "",
+		"{job: reconcile, cron: '*/15 * * * *', parameters: {account: acct_1}}":                        `name the source to reconcile`,
+		"{job: reconcile, cron: '*/15 * * * *', parameters: {source: nobody}}":                         `source "nobody" is not configured`,
+		"{job: reconcile, cron: '@daily', parameters: {source: x, type: customer}}":                    `name the object too`,
 		"{job: retention, cron: '@daily', parameters: {bodies: 30}}":                                   "",
 		"{job: replay, cron: '@daily', parameters: {object_type: a, object_id: b}}":                    "",
 		"{job: replay, cron: '@daily', parameters: {mode: force, publish: true, rate: 5, since: 25h}}": "",

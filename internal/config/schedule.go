@@ -8,7 +8,7 @@ import (
 
 // Schedule is a job that is asked for by a clock.
 type Schedule struct {
-	// Job is what is asked for: replay, retry or retention.
+	// Job is what is asked for: replay, retry, retention or reconcile.
 	Job string `yaml:"job" validate:"required"`
 	// Cron is when, in five fields: minute, hour, day of month, month, day of week, e.g. "30 3 * * *"; or @hourly, @daily, @weekly,
 	// @monthly, @yearly; in quotes where it begins with * or @. Where clocks are put forward, what falls into the gap is due right after it; where they are put back, a time that
