@@ -1201,5 +1201,5 @@ GRANT SELECT ON TABLE postern.schema_migrations TO postern_maintenance;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.staged TO postern_processor;
 GRANT SELECT ON TABLE postern.staged TO postern_operator;
 
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.watermarks TO postern_processor;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.watermarks TO postern_processor;
 GRANT SELECT ON TABLE postern.watermarks TO postern_operator;

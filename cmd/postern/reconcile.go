@@ -75,16 +75,16 @@ func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run 
 	if err := json.Unmarshal(r.Asked, &o); err != nil {
 		return fmt.Errorf("read what run %d was asked for: %w", run, err)
 	}
-	until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.What)
+	since, until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.What)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\n%s\n", plain(reconciled(&o, r.Counts, until)))
+	_, err = fmt.Fprintf(out, "\n%s\n", plain(reconciled(&o, r.Counts, since, until)))
 	return err
 }
 
-// reconciled is what a reconciliation has come to; until is the watermark, zero where nothing is proven.
-func reconciled(o *reconcile.Order, counts map[string]int64, until time.Time) string {
+// reconciled is what a reconciliation has come to; since and until bound what is proven, zero where nothing is.
+func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.Time) string {
 	if o.What == reconcile.Object {
 		switch {
 		case o.DryRun:
@@ -107,7 +107,7 @@ func reconciled(o *reconcile.Order, counts map[string]int64, until time.Time) st
 	case until.IsZero():
 		return said + "."
 	}
-	return said + ". The log is proven complete until " + events.Instant{Time: until}.String() + "."
+	return said + ". The log is proven complete from " + events.Instant{Time: since}.String() + " until " + events.Instant{Time: until}.String() + "."
 }
 
 // reconcileCounts says what a reconciliation has counted.

@@ -93,8 +93,9 @@ func TestReconcile(t *testing.T) {
 	dry.want(t, 0, "2 processed, 2 missing\n", "")
 	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
 	until := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Settle).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
+	since := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Kept).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
 	done := b.run(t, "reconcile", "stripe")
-	done.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. The log is proven complete until "+until+".\n", "")
+	done.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. The log is proven complete from "+since+" until "+until+".\n", "")
 	done.want(t, 0, until+" of "+until, "")
 	b.run(t, "drift", "show", "--source", "stripe").want(t, 0, until, "")
 	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is proven complete.", "")
@@ -117,7 +118,7 @@ func TestReconciledInWords(t *testing.T) {
 	t.Parallel()
 	counts := map[string]int64{reconcile.Seen: 1, reconcile.Conflicting: 1, reconcile.Refused: 3}
 	want := "The provider told of 1 event: the log had 0 and lacked 0, and had 1 with other content (postern conflicts list). 3 more of accounts that the source does not take were left out."
-	if got := reconciled(&reconcile.Order{What: reconcile.Events}, counts, time.Time{}); got != want {
+	if got := reconciled(&reconcile.Order{What: reconcile.Events}, counts, time.Time{}, time.Time{}); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	if got, want := reconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -56,7 +57,10 @@ func (w *work) begin(ctx context.Context) error {
 	if w.hold.Cursor != 0 {
 		return nil
 	}
-	if err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
+	if _, err := w.Pool.Exec(ctx, forgottenSQL, w.order.Source, w.order.Account); err != nil {
+		return fmt.Errorf("forget what ended runs have read: %w", err)
+	}
+	if _, err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
 		return err
 	}
 	now := w.source.Caller.Now()
@@ -77,32 +81,44 @@ func (w *work) begin(ctx context.Context) error {
 	return err
 }
 
-const watermarkSQL = `SELECT until FROM watermarks WHERE source = $1 AND account = $2 AND what = $3`
+const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND account = $2 AND what = $3`
 
 // since is where to begin: where was asked for, else a little before what is proven, else as far back as the provider knows.
 func (w *work) since(ctx context.Context, now time.Time) (time.Time, error) {
-	if !w.order.Since.IsZero() {
-		return w.order.Since, nil
-	}
 	oldest := now.Add(-w.Settings.Kept)
-	proven, err := Watermark(ctx, w.Pool, w.order.Source, w.order.Account, Events)
-	if err != nil || proven.IsZero() || proven.Before(oldest) {
+	if !w.order.Since.IsZero() { // further back than the provider knows nothing can be proven
+		return later(w.order.Since, oldest), nil
+	}
+	from, proven, err := Watermark(ctx, w.Pool, w.order.Source, w.order.Account, Events)
+	if err != nil || proven.IsZero() || from.After(oldest) { // what lies before a first run over a short time is not proven
 		return oldest, err
 	}
-	return proven.Add(-w.Settings.Overlap), nil
+	since := later(proven.Add(-w.Settings.Overlap), oldest)
+	if since.UnixMicro() >= w.hold.Bound { // asked for up to a time before what is proven
+		return oldest, nil
+	}
+	return since, nil
+}
+
+// later is the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // stretch reads all pages of a stretch of time, without its end, and appends what the log lacks.
 func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, until time.Time) (fresh []int64, pages int, err error) {
 	for cursor := ""; ; {
-		a, err := w.call(ctx, lister.ListEvents(w.source.API, w.order.Account, since, until.Add(-time.Microsecond), cursor))
+		a, err := w.patiently(ctx, lister.ListEvents(w.source.API, w.order.Account, since, until.Add(-time.Microsecond), cursor))
 		if err != nil {
 			return nil, 0, err
 		}
 		if a.Verdict.Kind == provider.Missing {
 			return nil, 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Verdict.Detail)
 		}
-		bodies, next, err := lister.EventPage(w.order.Account, a.Body)
+		bodies, next, err := lister.EventPage(w.named(w.order.Account), a.Body)
 		if err != nil {
 			return nil, 0, fmt.Errorf("source %s: %w", w.source.Name, err)
 		}
@@ -164,4 +180,22 @@ func (w *work) compare(ctx context.Context, ds []events.Delivery) error {
 	w.counts[Present] += known
 	w.counts[Missing] += int64(len(keys)) - known
 	return nil
+}
+
+// patience is how often a page is asked for again after trouble; the caller keeps within the budget, and waits where the provider wants to be left alone.
+const patience = 6
+
+// patiently makes a call again after trouble that may pass: a stretch has many pages, and all would be read again.
+func (w *work) patiently(ctx context.Context, c provider.Call) (*Response, error) {
+	for try := 1; ; try++ {
+		a, err := w.call(ctx, c)
+		var passing *passingError
+		if try == patience || !errors.As(err, &passing) {
+			return a, err
+		}
+		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+			return nil, errors.Join(err, passing)
+		}
+		runs.Pause(ctx, w.Settings.Again<<try)
+	}
 }

@@ -52,9 +52,9 @@ func TestMissedEvents(t *testing.T) {
 	if r.Status != runs.Done {
 		t.Errorf("the run is %s: %s", r.Status, r.Detail)
 	}
-	until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
-	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); err != nil || !until.Equal(want) {
-		t.Errorf("proven until %s (%v), want %s", until, err, want)
+	since, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
+	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); err != nil || !until.Equal(want) || since.After(b.api.now.Add(-time.Hour)) {
+		t.Errorf("proven from %s until %s (%v), want %s", since, until, err, want)
 	}
 	var stored int
 	count := `SELECT count(*) FROM events WHERE origin = 'reconcile'`
@@ -117,7 +117,7 @@ func TestDryRun(t *testing.T) {
 	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE origin = 'reconcile'`).Scan(&stored); err != nil || stored != 0 {
 		t.Errorf("%d events were appended (%v)", stored, err)
 	}
-	if until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || !until.IsZero() {
+	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || !until.IsZero() {
 		t.Errorf("proven until %s (%v)", until, err)
 	}
 }
@@ -181,5 +181,42 @@ func TestRefusedCredentials(t *testing.T) {
 	r := b.ask(t, reconcile.Order{What: reconcile.Events})
 	if want := "the API of source " + applied.Name + ": answered 401"; r.Status != runs.Failed || len(r.Detail) < len(want) || r.Detail[:len(want)] != want {
 		t.Errorf("%s: %s", r.Status, r.Detail)
+	}
+}
+
+// What was read proves what was read: neither what lies between two stretches of time, nor what lies before a first run over a short one.
+func TestNothingIsProvenUnread(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 5, eventTime)
+	first, last := time.UnixMicro(b.api.h.Events[0].Happened), time.UnixMicro(b.api.h.End("obj_1"))
+	for _, e := range b.api.h.Events {
+		if at := time.UnixMicro(e.Happened); at.Before(first) {
+			first = at
+		}
+	}
+	b.Carry(t, "one", 1, b.jobs())
+	proven := func(want bool, at time.Time) {
+		t.Helper()
+		since, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
+		if err != nil || !until.IsZero() && !since.After(at) && at.Before(until) != want {
+			t.Errorf("proven from %s until %s (%v); %s among it: want %t", since, until, err, at, want)
+		}
+	}
+	late := b.api.now.Add(-10 * time.Minute)
+	b.ask(t, reconcile.Order{What: reconcile.Events, Since: late}) // long after all that happened
+	proven(false, last)
+	b.ask(t, reconcile.Order{What: reconcile.Events, Since: first.Add(-time.Minute), Until: first.Add(-time.Second)})
+	proven(false, last)
+	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
+		t.Errorf("after runs over other times a run finds %v of %d events", r.Counts, len(b.api.h.Events))
+	}
+	proven(true, last)
+	calls := b.api.made("/events")
+	if r := b.ask(t, reconcile.Order{What: reconcile.Events, Until: last.Add(time.Second)}); r.Counts[reconcile.Present] == 0 || b.api.made("/events") == calls {
+		t.Errorf("a run up to a time before what is proven has read nothing: %v", r.Counts)
+	}
+	var rows int
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE what = 'events'`).Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("%d watermarks (%v)", rows, err)
 	}
 }

@@ -110,7 +110,7 @@ type Proven struct {
 }
 
 const watermarksSQL = `
-SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at FROM watermarks m JOIN sources s ON s.number = m.source
+SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %'
 WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
 ORDER BY m.source, m.account, m.what LIMIT $6`
 

@@ -62,10 +62,18 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 	case provider.Found, provider.Missing:
 		return a, nil
 	case provider.Refused:
+		if now := f.Sources.All()[f.source.Number]; now != nil && now != f.source { // another key may have been given since
+			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
+		}
 		return nil, runs.Refuse(fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail))
 	}
-	return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
+	return nil, &passingError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)}
 }
+
+// passingError is trouble of the API that may be over at the next call.
+type passingError struct{ text string }
+
+func (e *passingError) Error() string { return e.text }
 
 // look fetches an object and returns the event of what was answered. That it is missing is believed only where the same credentials are good for
 // something that is there.
@@ -79,12 +87,12 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 		return nil, err
 	}
 	if a.Date.IsZero() {
-		return nil, fmt.Errorf("the API of source %s does not say what time it is there (no Date), so what it answers has no place in the order; is a proxy in between?", f.source.Name)
+		return nil, f.noDate()
 	}
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
 		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag()}
 	if a.Verdict.Kind == provider.Missing {
-		if err := f.control(ctx, k.Account); err != nil {
+		if err := f.believable(ctx, k.Account); err != nil {
 			return nil, err
 		}
 		l.Missing, l.Body = true, nil
@@ -92,13 +100,63 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	return f.event(k, l)
 }
 
-// control proves that the credentials are good.
-func (f *fetcher) control(ctx context.Context, account string) error {
+// control proves that the credentials are good for something, and returns what was answered.
+func (f *fetcher) control(ctx context.Context, account string) (*Response, error) {
 	a, err := f.call(ctx, f.source.Reader.Control(f.source.API, account))
-	if err == nil && a.Verdict.Kind != provider.Found {
-		err = fmt.Errorf("the API of source %s answers that an object is missing, and also what must be there: that is not believed", f.source.Name)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Verdict.Kind != provider.Found:
+		return nil, fmt.Errorf("the API of source %s answers that what must be there is missing: %s", f.source.Name, a.Verdict.Detail)
+	case a.Date.IsZero():
+		return nil, f.noDate()
 	}
-	return err
+	return a, nil
+}
+
+func (f *fetcher) noDate() error {
+	return fmt.Errorf("the API of source %s does not say what time it is there (no Date), so what it answers has no place in the order; is a proxy in between?", f.source.Name)
+}
+
+// believable proves that the credentials see the account that the log is of, where events can be listed: with a key of another account nothing would be there.
+func (f *fetcher) believable(ctx context.Context, account string) error {
+	a, err := f.control(ctx, account)
+	lister, ok := f.source.Provider.(provider.EventLister)
+	if err != nil || !ok {
+		return err
+	}
+	bodies, _, err := lister.EventPage(f.named(account), a.Body)
+	if err != nil {
+		return fmt.Errorf("source %s: %w", f.source.Name, err)
+	}
+	var keys [][]byte
+	for _, body := range bodies {
+		named, err := f.source.Provider.Identify(f.source.Config, &provider.Delivery{Body: body})
+		if err != nil {
+			continue // of an account that the source does not take
+		}
+		for _, e := range named {
+			digest := events.KeyDigest(e.Key)
+			keys = append(keys, digest[:])
+		}
+	}
+	var known int64
+	if err := f.Pool.QueryRow(ctx, knownSQL, f.source.Number, keys).Scan(&known); err != nil {
+		return fmt.Errorf("look for %d keys: %w", len(keys), err)
+	}
+	if known == 0 {
+		return fmt.Errorf("the API of source %s says that an object is missing, which is believed only where the newest event that it lists is in the log: is the key of the account and mode that the log is of? If it is, "+
+			"postern reconcile %s brings the event", f.source.Name, f.source.Name)
+	}
+	return nil
+}
+
+// named is the account as events of it that are listed must be told: the source's own is not named by its webhooks.
+func (f *fetcher) named(account string) string {
+	if account == f.source.Config.Account {
+		return ""
+	}
+	return account
 }
 
 // event is a look as it is appended. Its key says what was seen and of which version, so that a state which comes back is another look.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -50,7 +51,7 @@ func (l *Looks) source(ctx context.Context, s *Source) {
 		if err != nil && ctx.Err() == nil {
 			l.Logger.Warn("looks not made; tried again", "source", s.Name, "error", err)
 		}
-		if n < takeHints || err != nil {
+		if n < h.atOnce() || err != nil {
 			runs.Pause(ctx, l.Every)
 		}
 	}
@@ -65,7 +66,7 @@ type hinted struct {
 }
 
 const (
-	// gatherObjects is how many objects that owe a look one pass looks at, and takeHints how many hints it takes.
+	// gatherObjects is how many objects that owe a look one pass looks at, and takeHints how many hints it takes at most.
 	gatherObjects, takeHints = 1000, 20
 	// hintLease is how long a taken hint is this process's.
 	hintLease = 2 * time.Minute
@@ -85,12 +86,14 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	var g errgroup.Group
-	g.SetLimit(max(1, h.source.API.Concurrency))
 	for _, one := range hints {
 		g.Go(func() error { return h.settle(ctx, one) })
 	}
 	return len(hints), g.Wait()
 }
+
+// atOnce is how many looks are made at once: all that were taken, since the others' lease would run out meanwhile.
+func (h *hinted) atOnce() int { return min(max(1, h.source.API.Concurrency), takeHints) }
 
 // gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys.
 const gatherSQL = `
@@ -140,7 +143,7 @@ SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.attempts, coalesce(
   SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1) o ON true`
 
 func (h *hinted) take(ctx context.Context) ([]hint, error) {
-	rows, err := h.Pool.Query(ctx, takeHintsSQL, h.source.Number, takeHints, h.looks.ID, hintLease)
+	rows, err := h.Pool.Query(ctx, takeHintsSQL, h.source.Number, h.atOnce(), h.looks.ID, hintLease)
 	if err != nil {
 		return nil, fmt.Errorf("take hints: %w", err)
 	}
@@ -157,14 +160,21 @@ func (h *hinted) take(ctx context.Context) ([]hint, error) {
 }
 
 // settle makes the look of a hint, unless nothing owes it any more or it is too early, and says when to see to it again.
-func (h *hinted) settle(ctx context.Context, one hint) error {
+func (h *hinted) settle(ctx context.Context, one hint) (err error) {
+	defer func() {
+		if r := recover(); r != nil { // an answer that its reader cannot bear must not end the process again and again
+			err = h.put(ctx, one, lastWait, one.attempts+1, fmt.Errorf("reading what the API answered panicked: %v", r))
+		}
+	}()
 	if one.after == 0 && one.wantedBy == "" {
 		return h.drop(ctx, one)
 	}
 	if wait := h.early(one); wait > 0 {
 		return h.put(ctx, one, wait, one.attempts, nil)
 	}
-	d, err := h.look(ctx, one.key)
+	within, cancel := lifecycle.WithTimeout(ctx, "look within the lease", hintLease/2) // a budget may keep it for longer
+	defer cancel()
+	d, err := h.look(within, one.key)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -187,7 +197,7 @@ func (h *hinted) early(one hint) time.Duration {
 		return 0
 	}
 	begin := time.UnixMicro(one.after).Add(time.Second + h.source.Caller.Longest() + h.source.Reader.Lag())
-	return max(0, begin.Sub(h.source.Caller.Now()))
+	return min(max(0, begin.Sub(h.source.Caller.Now())), lastWait) // a simulated clock may be years ahead
 }
 
 // waitAfter is how long to wait after so many attempts.

@@ -168,16 +168,17 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	return "", runs.Refuse(fmt.Errorf("%q is nothing that can be reconciled", w.order.What))
 }
 
-// append appends deliveries and enters what is new into the mirror. It returns the new events, and those that this run had appended already.
+// append appends deliveries and enters what is new into the mirror. It returns all events that they tell of, new or not.
 func (w *work) append(ctx context.Context, ds []events.Delivery) ([]int64, error) {
 	receipts, err := events.Append(ctx, w.Log, ds)
 	if err != nil {
 		return nil, err
 	}
-	var fresh, present []int64
+	var fresh, present, all []int64
 	conflicts := int64(0)
 	for _, of := range receipts {
 		for _, r := range of {
+			all = append(all, r.ID)
 			switch {
 			case r.Conflict:
 				conflicts++
@@ -201,7 +202,7 @@ func (w *work) append(ctx context.Context, ds []events.Delivery) ([]int64, error
 	w.counts[Missing] += int64(len(fresh))
 	w.counts[Conflicting] += conflicts
 	_, err = w.Processor.Enter(ctx, entering)
-	return fresh, err
+	return all, err
 }
 
 const mineSQL = `SELECT id FROM events WHERE id = ANY($1::bigint[]) AND origin = 'reconcile' AND verification ->> 'run' = $2::bigint::text`

@@ -10,25 +10,35 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Watermark is until when something of an account is proven complete, on the provider's clock; zero: nothing is.
-func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, what string) (until time.Time, err error) {
-	err = pool.QueryRow(ctx, watermarkSQL, source, account, what).Scan(&until)
+// Watermark is from when until when something of an account is proven complete, on the provider's clock; zero: nothing is.
+func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, what string) (since, until time.Time, err error) {
+	err = pool.QueryRow(ctx, watermarkSQL, source, account, what).Scan(&since, &until)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return time.Time{}, nil
+		return time.Time{}, time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read watermark: %w", err)
+		return time.Time{}, time.Time{}, fmt.Errorf("read watermark: %w", err)
 	}
-	return until.UTC(), nil
+	return since.UTC(), until.UTC(), nil
 }
 
-// provenSQL raises a watermark from within: what lies between it and a time that begins above it is not proven. Only a run that began as far back as the
-// provider knows ($7) may leave such a gap, which nobody can close any more.
+// provenSQL notes how far a run has come ($4 to $5 without a gap, under its own name), and joins that with what is proven where the two touch. Of two that do not
+// touch the one that is there stays: what lies between is not proven. Only a run that began as far back as the provider knows ($7) may leave such a gap behind,
+// which nobody can close any more.
 const provenSQL = `
-INSERT INTO watermarks AS m (source, account, what, since, until, run, at) VALUES ($1, $2, $3, $4, $5, $6, clock_now())
-ON CONFLICT (source, account, what) DO UPDATE SET since = CASE WHEN excluded.since <= m.until THEN least(m.since, excluded.since) ELSE excluded.since END,
-  until = greatest(m.until, excluded.until), run = excluded.run, at = excluded.at
-WHERE excluded.since <= m.until OR excluded.until > m.until AND $7`
+WITH own AS (
+  INSERT INTO watermarks AS m (source, account, what, since, until, run, at) VALUES ($1, $2, 'run ' || $6::bigint, $4, $5, $6, clock_now())
+  ON CONFLICT (source, account, what) DO UPDATE SET until = greatest(m.until, excluded.until), at = excluded.at
+  RETURNING since, until
+)
+INSERT INTO watermarks AS m (source, account, what, since, until, run, at) SELECT $1, $2, $3, own.since, own.until, $6, clock_now() FROM own
+ON CONFLICT (source, account, what) DO UPDATE SET
+  since = CASE WHEN excluded.since <= m.until THEN least(m.since, excluded.since) ELSE excluded.since END, until = greatest(m.until, excluded.until), run = excluded.run, at = excluded.at
+WHERE excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7`
+
+// forgottenSQL forgets what runs have read that have ended.
+const forgottenSQL = `
+DELETE FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what LIKE 'run %' AND NOT EXISTS (SELECT FROM runs r WHERE r.run = m.run AND r.ended_at IS NULL)`
 
 // proven notes how far the run has come. A dry run proves nothing.
 func (w *work) proven(ctx context.Context, until time.Time) error {

@@ -141,7 +141,7 @@ func (b *world) sources() *reconcile.Sources {
 func (b *world) runner() *reconcile.Runner {
 	s := reconcile.DefaultSettings
 	s.Span, s.MinSpan, s.MaxSpan, s.Again = 2*time.Second, time.Second, 10*time.Minute, 10*time.Millisecond
-	s.Kept = time.Hour + time.Minute
+	s.Kept, s.Overlap = time.Hour+time.Minute, 5*time.Second
 	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: b.sources(), Settings: s}
 }
 

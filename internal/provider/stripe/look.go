@@ -50,6 +50,9 @@ func (r row) answers(s *provider.Snapshot, object *canonical.Value) error {
 	if got := text(object, "object"); got != s.ObjectType {
 		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered an object of type %.64q", s.ObjectType, s.ObjectID, got)}
 	}
+	if real, _ := realAccount(s.Account); r.tenant(real, object) != s.Account {
+		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s of the account %q, the API answered one of the other mode (test or live)", s.ObjectType, s.ObjectID, s.Account)}
+	}
 	if got := r.key(object); got != s.ObjectID {
 		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered %.64q", s.ObjectType, s.ObjectID, got)}
 	}
