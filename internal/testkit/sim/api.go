@@ -43,6 +43,9 @@ func (Provider) Lag() time.Duration { return 0 }
 
 // Snapshot reads an Answer.
 func (Provider) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	if s.Missing {
+		return provider.Observation{ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: second, Deleted: true}, nil
+	}
 	var a answer
 	if err := json.Unmarshal(s.Body, &a); err != nil {
 		return provider.Observation{}, err
