@@ -55,12 +55,13 @@ func (p *Processor) publishAppended(ctx context.Context, ids []int64) ([]int64, 
 	return published, nil
 }
 
-// Pending counts the events of some that have no outcome yet of being applied live, or a failed one that is tried again.
+// Pending counts the events of some that have no outcome yet of being applied live, or a failed one that is tried again. What retention has dropped from the
+// log is not among them: it had one.
 func (p *Processor) Pending(ctx context.Context, ids []int64) (n int64, err error) {
 	err = p.Pool.QueryRow(ctx, pendingSQL, ids, events.LiveRun).Scan(&n)
 	return n, unavailable(err)
 }
 
 const pendingSQL = `
-SELECT count(*) FROM unnest($1::bigint[]) AS e(id) LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = $2 LIMIT 1) o ON true
-WHERE o.status IS NULL OR o.status = 'failed'`
+SELECT count(*) FROM events e LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = $2 LIMIT 1) o ON true
+WHERE e.id = ANY($1::bigint[]) AND (o.status IS NULL OR o.status = 'failed')`
