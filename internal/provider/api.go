@@ -48,12 +48,16 @@ const (
 	Throttled VerdictKind = "throttled"
 	// Refused: these credentials may not do this. Another try is of no use before a person has changed something.
 	Refused VerdictKind = "refused"
+	// Expired: the call named a place in a list (a cursor) that is no longer known; the list must be begun again.
+	Expired VerdictKind = "expired"
 	// Trouble: anything else; another try later may do.
 	Trouble VerdictKind = "trouble"
 )
 
 // VerdictKinds are all of them.
-func VerdictKinds() []VerdictKind { return []VerdictKind{Found, Missing, Throttled, Refused, Trouble} }
+func VerdictKinds() []VerdictKind {
+	return []VerdictKind{Found, Missing, Throttled, Refused, Expired, Trouble}
+}
 
 // Verdict is what an answer comes to.
 type Verdict struct {

@@ -262,7 +262,7 @@ func TestMetricsTellWhatCameOfCalls(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "refused": 1, "throttled": 0, "trouble": 1}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "expired": 0, "refused": 1, "throttled": 0, "trouble": 1}, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -1,0 +1,36 @@
+package provider
+
+import (
+	"net/http"
+	"time"
+)
+
+// List is how the objects of a type are listed.
+type List struct {
+	// ByChange: the list can be asked for what changed in a time. Else it can only be read whole, and what is kept here and not listed is looked at by itself.
+	ByChange bool
+	// Lag is how old a list may be: what changed so short a time before the answer may be missing from it, or be told as it was.
+	Lag time.Duration
+}
+
+// Listed is an object as a page tells of it.
+type Listed struct {
+	ObjectID string
+	// Body is the object in the shape that Fetch is answered with, so that Snapshot reads it; nil where the list does not tell as much.
+	Body []byte
+	// At is the object's own version as in Observation, with HasAt, where there is no Body: an object that is kept with another one is fetched. Without either each one is.
+	At    int64
+	HasAt bool
+}
+
+// ObjectLister is a provider whose API lists objects. Its methods are pure, as Provider's are.
+type ObjectLister interface {
+	Reader
+	// Lists are the types that can be listed with this key, and how.
+	Lists(src *Source, api *API) map[string]List
+	// ListObjects asks for a page of all objects of a type that an account has, in an order that does not depend on what changes meanwhile, or, where the list is
+	// ByChange, of those that changed from since to until; both ends belong to it, and both are zero for all. An empty cursor is the first page.
+	ListObjects(src *Source, api *API, account, objectType string, since, until time.Time, cursor string) Call
+	// ObjectPage splits the answer to ListObjects with that cursor. next is the cursor of the following page, "" after the last.
+	ObjectPage(src *Source, api *API, account, objectType, cursor string, header http.Header, body []byte) (page []Listed, next string, err error)
+}
