@@ -26,8 +26,9 @@ type Listed struct {
 // ObjectLister is a provider whose API lists objects. Its methods are pure, as Provider's are.
 type ObjectLister interface {
 	Reader
-	// Lists are the types that can be listed with this key, and how.
-	Lists(src *Source, api *API) map[string]List
+	// Lists are the types of the account's objects that can be listed with this key, and how. None of its lists may tell of objects that the mirror keeps under
+	// another account.
+	Lists(src *Source, api *API, account string) map[string]List
 	// ListObjects asks for a page of all objects of a type that an account has, in an order that does not depend on what changes meanwhile, or, where the list is
 	// ByChange, of those that changed from since to until; both ends belong to it, and both are zero for all. An empty cursor is the first page.
 	ListObjects(src *Source, api *API, account, objectType string, since, until time.Time, cursor string) Call
