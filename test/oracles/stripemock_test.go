@@ -10,11 +10,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stripe/stripe-mock/embedded"
 	"github.com/stripe/stripe-mock/server"
 	"github.com/stripe/stripe-mock/spec"
 
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
@@ -212,4 +215,58 @@ func (m *stripeMock) members(s *spec.Schema, value map[string]any, at string) []
 		}
 	}
 	return wrong
+}
+
+// Every list that we read, and every object that is read by itself, Stripe's description of its API knows under the path and with the parameters that we use, and what it
+// answers we take for a page of such objects. The second API has no description.
+func TestStripeKnowsOurCalls(t *testing.T) {
+	t.Parallel()
+	m, src, api := mock(t), &provider.Source{}, &provider.API{Key: provider.Secret{Value: []byte("key of no mode")}}
+	ask := func(c provider.Call) (int, []byte) {
+		w, r := httptest.NewRecorder(), asked(t, c.Path+"?"+c.Query.Encode())
+		m.stub.HandleRequest(w, r)
+		return w.Code, w.Body.Bytes()
+	}
+	listed := 0
+	for objectType := range (stripe.Stripe{}).Lists(src, api, "") {
+		for cursor, pages := "", 0; pages < 3; pages++ {
+			c := stripe.Stripe{}.ListObjects(src, api, "", objectType, time.Time{}, time.Time{}, cursor)
+			if strings.HasPrefix(c.Path, "/v2/") {
+				break
+			}
+			status, body := ask(c)
+			page, next, err := stripe.Stripe{}.ObjectPage(src, api, "", objectType, cursor, http.Header{}, body)
+			if status != http.StatusOK || err != nil || len(page) != 1 {
+				t.Errorf("%s: GET %s?%s: %d %.300s: %d objects (%v)", objectType, c.Path, c.Query.Encode(), status, body, len(page), err)
+				break
+			}
+			m.known(t, ask, objectType, page[0])
+			listed++
+			if cursor = next; cursor == "" && pages == 0 && c.Query.Has("limit") {
+				cursor = "0:" + page[0].ObjectID // its own page is never followed by another
+			}
+			if cursor == "" {
+				break
+			}
+		}
+	}
+	if listed < 80 {
+		t.Errorf("only %d pages were asked for", listed)
+	}
+}
+
+// known: a listed object is of the type that was listed, and Stripe knows the call that reads it by itself.
+func (m *stripeMock) known(t *testing.T, ask func(provider.Call) (int, []byte), objectType string, o provider.Listed) {
+	t.Helper()
+	var head struct{ Object string }
+	if err := json.Unmarshal(o.Body, &head); err != nil || head.Object != objectType {
+		t.Errorf("the list of %s shows a %s", objectType, head.Object)
+	}
+	c, ok := stripe.Stripe{}.Fetch(&provider.Source{}, &provider.API{}, "", objectType, o.ObjectID)
+	if !ok {
+		t.Fatalf("%s %s cannot be read", objectType, o.ObjectID)
+	}
+	if status, body := ask(c); status != http.StatusOK {
+		t.Errorf("%s: GET %s: %d %.300s", objectType, c.Path, status, body)
+	}
 }

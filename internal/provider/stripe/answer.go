@@ -24,6 +24,7 @@ type problem struct {
 	Error struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
+		Param   string `json:"param"`
 	} `json:"error"`
 }
 
@@ -38,9 +39,14 @@ func (Stripe) Answer(status int, header http.Header, body []byte) provider.Verdi
 	if json.Unmarshal(body, &p) != nil || !code.MatchString(p.Error.Code) {
 		p.Error.Code = ""
 	}
+	if (status == http.StatusBadRequest || status == http.StatusNotFound) && p.cursor() {
+		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the object after which the page begins is no longer there", status)}
+	}
 	switch status {
 	case http.StatusNotFound:
 		return notFound(v, p)
+	case http.StatusBadRequest:
+		return unable(v, p)
 	case http.StatusForbidden:
 		v.Detail = forbidden(p)
 	case http.StatusTooManyRequests:
@@ -50,6 +56,30 @@ func (Stripe) Answer(status int, header http.Header, body []byte) provider.Verdi
 			v.Detail += " (" + p.Error.Code + ")"
 		}
 	}
+	return v
+}
+
+// cursor tells whether what Stripe does not find is the place where a page begins: the object was deleted since, or the second API has forgotten its page.
+func (p problem) cursor() bool {
+	switch p.Error.Param {
+	case "starting_after", "ending_before":
+		return p.Error.Code == "resource_missing"
+	case "page":
+		return true
+	}
+	return false
+}
+
+// unable is a call that Stripe does not take: what it is about is not set up for the account, or the version of the API does not know it. Asked again it is not taken either.
+func unable(v provider.Verdict, p problem) provider.Verdict {
+	if p.Error.Code != "" {
+		v.Detail += " (" + p.Error.Code + ")"
+	}
+	if p.Error.Code == "lock_timeout" || p.Error.Message == "" {
+		return v
+	}
+	v.Kind = provider.Refused
+	v.Detail += ": Stripe does not take this call of the account: is the product that it belongs to set up there, and does the version in api.version know it?"
 	return v
 }
 

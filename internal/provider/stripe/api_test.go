@@ -159,6 +159,9 @@ func TestAnswer(t *testing.T) {
 	fault := func(code, message string) string {
 		return fmt.Sprintf(`{"error": {"code": %q, "message": %q}}`, code, message)
 	}
+	cursor := func(param, code string) string {
+		return fmt.Sprintf(`{"error": {"code": %q, "message": "No such customer: 'cus_1'", "param": %q}}`, code, param)
+	}
 	for name, tc := range map[string]struct {
 		status int
 		header string
@@ -187,7 +190,14 @@ func TestAnswer(t *testing.T) {
 		"busy, as a conflict":  {409, "", fault("lock_timeout", ""), provider.Trouble, 0, "(lock_timeout)"},
 		"down":                 {500, "", "", provider.Trouble, 0, "answered 500"},
 		"down for a while":     {503, "Retry-After: 2", "", provider.Trouble, 2 * time.Second, "answered 503"},
-		"bad cursor":           {400, "", fault("resource_missing", "No such event"), provider.Trouble, 0, "(resource_missing)"},
+		"deleted cursor":       {400, "", cursor("starting_after", "resource_missing"), provider.Expired, 0, "no longer there"},
+		"deleted cursor, 404":  {404, "", cursor("starting_after", "resource_missing"), provider.Expired, 0, "no longer there"},
+		"forgotten page":       {400, "", cursor("page", ""), provider.Expired, 0, "no longer there"},
+		"cursor of another":    {400, "", cursor("starting_after", "parameter_invalid"), provider.Refused, 0, "(parameter_invalid)"},
+		"not set up":           {400, "", fault("", "Your account is not set up to use Issuing."), provider.Refused, 0, "is the product that it belongs to set up"},
+		"unknown to version":   {400, "", fault("parameter_unknown", "Received unknown parameter"), provider.Refused, 0, "(parameter_unknown)"},
+		"busy, in words":       {400, "", fault("lock_timeout", "busy"), provider.Trouble, 0, "(lock_timeout)"},
+		"400 of another":       {400, "", "<html>", provider.Trouble, 0, "answered 400"},
 		"moved":                {301, "", "", provider.Trouble, 0, "redirect"},
 		"codes are words":      {500, "", fault("sk_live_1 is wrong!", ""), provider.Trouble, 0, "answered 500"},
 	} {

@@ -7,6 +7,7 @@ var subscriptions = kind{
 	name: "subscription", plural: "subscriptions", prefix: "sub", opens: "customer.subscription.created",
 	filters: []string{"status", "customer", "collection_method"}, status: subscriptionStatus,
 	statuses: []string{"active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing", "unpaid"},
+	usual:    map[string]string{"status": ""},
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "subscription", "cancel_at_period_end": false, "canceled_at": nil, "cancellation_details": tree{"reason": nil, "comment": nil},

@@ -37,6 +37,8 @@ type Faults struct {
 	SlowFor time.Duration
 	// Lag is how old a state answers may show, objects and lists alike.
 	Lag time.Duration
+	// ListLag is how much older a state lists of objects may show than other answers.
+	ListLag time.Duration
 	// Late is how long after its time an event may come into the lists.
 	Late time.Duration
 	// Skew is how far an answer's Date may be off the clock that events and objects are stamped by, either way.

@@ -14,10 +14,11 @@ type kind struct {
 	// thin: it belongs to the second API, and its events carry none of it.
 	thin bool
 	// filters are the fields that its list can be narrowed by. statuses are what may be asked for as "status", and status says how that
-	// is meant, nil: equal.
+	// is meant, nil: equal. usual is what a list shows of a field that it is not asked by; absent: all.
 	filters  []string
 	statuses []string
 	status   func(asked, status string) bool
+	usual    map[string]string
 	birth    func(m *maker) tree
 	changes  []change
 }
@@ -111,6 +112,7 @@ var products = kind{
 
 var prices = kind{
 	name: "price", plural: "prices", prefix: "price", opens: "price.created", filters: []string{"active", "product", "type"},
+	usual: map[string]string{"active": "true"}, // so its description says
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "price", "active": true, "billing_scheme": "per_unit", "currency": "gbp", "lookup_key": nil, "metadata": tree{}, "nickname": nil,
@@ -131,6 +133,7 @@ var prices = kind{
 // thinAccounts are accounts of the second API, whose events are thin.
 var thinAccounts = kind{
 	name: "v2.core.account", plural: "accounts", prefix: "acct_v2", opens: "v2.core.account.created", thin: true,
+	filters: []string{"closed"}, usual: map[string]string{"closed": "false"},
 	birth: func(*maker) tree {
 		return tree{"object": "v2.core.account", "contact_email": nil, "display_name": "Shop", "dashboard": "full", "metadata": tree{}, "closed": false}
 	},

@@ -130,6 +130,7 @@ func (c *call) list(k *kind) ([]byte, *failure) {
 	if fail := c.only(append(paging, k.filters...)...); fail != nil {
 		return nil, fail
 	}
+	c.lag(c.fake.options.Faults.ListLag)
 	b, fail := c.created()
 	if fail != nil {
 		return nil, fail
@@ -160,17 +161,17 @@ func (c *call) list(k *kind) ([]byte, *failure) {
 
 // filter is what the fields of a kind must be.
 func (c *call) filter(k *kind) (map[string]string, *failure) {
-	asked := map[string]string{}
+	asked := maps.Clone(k.usual)
+	if asked == nil {
+		asked = map[string]string{}
+	}
 	for _, name := range k.filters {
 		if c.query.Has(name) {
 			asked[name] = c.query.Get(name)
 		}
 	}
-	if status, has := asked["status"]; has && !slices.Contains(k.statuses, status) {
+	if status := c.query.Get("status"); c.query.Has("status") && !slices.Contains(k.statuses, status) {
 		return nil, badParameter("status", "Invalid status: must be one of "+strings.Join(k.statuses, ", "))
-	}
-	if k.status != nil && asked["status"] == "" {
-		asked["status"] = ""
 	}
 	return asked, nil
 }

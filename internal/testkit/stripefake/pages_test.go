@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,14 +17,14 @@ import (
 func TestPagesWithoutGapsAndDoubles(t *testing.T) {
 	t.Parallel()
 	f := stripefake.New(t, stripefake.Options{Seed: 3, Reborn: 50, Objects: 10})
-	f.Live(1200)
+	f.Live(1600)
 	c := connect(t, f)
 	truth := map[string][]string{}
 	for _, e := range f.Events() {
 		truth["events"] = append(truth["events"], e.ID)
 	}
 	for _, o := range f.Truth() {
-		if !o.Deleted() && o.Type != "subscription" {
+		if !o.Deleted() && o.Type != "subscription" && (o.Type != "price" || tree(t, o.Body)["active"] == true) {
 			truth[o.Type+"s"] = append(truth[o.Type+"s"], o.ID)
 		}
 	}
@@ -119,7 +120,7 @@ func TestEventFilters(t *testing.T) {
 	for path, name := range map[string]string{"invoice": "status", "customer": "email", "price": "product", "charge": "customer"} {
 		values := map[string]int{}
 		for _, o := range f.Truth() {
-			if o.Type == path && !o.Deleted() {
+			if o.Type == path && !o.Deleted() && (path != "price" || tree(t, o.Body)["active"] == true) {
 				values[fmt.Sprint(tree(t, o.Body)[name])]++
 			}
 		}
@@ -130,6 +131,49 @@ func TestEventFilters(t *testing.T) {
 		}
 		if len(values) < 2 {
 			t.Errorf("%ss are all of %s %v", path, name, values)
+		}
+	}
+}
+
+// A list shows what its description says, which is not all: what it hides must be asked for.
+func TestListsHide(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Thin: true})
+	sold, old := f.Create("", "price", nil), f.Create("", "price", map[string]any{"active": false})
+	open, closed := f.Create("", "v2.core.account", nil), f.Create("", "v2.core.account", map[string]any{"closed": true})
+	c := connect(t, f)
+	for query, want := range map[string]string{"/v1/prices?": sold, "/v1/prices?active=true": sold, "/v1/prices?active=false": old,
+		"/v2/core/accounts?": open, "/v2/core/accounts?closed=false": open, "/v2/core/accounts?closed=true": closed} {
+		path, rest, _ := strings.Cut(query, "?")
+		values, err := url.ParseQuery(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ids(c.get(path, values)); len(got) != 1 || got[0] != want {
+			t.Errorf("%s shows %v, want %s", query, got, want)
+		}
+	}
+}
+
+// A list may be older than what is read by its name, and ends as new.
+func TestListLag(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Faults: stripefake.Faults{ListLag: 20 * time.Second}})
+	id := f.Create("", "customer", nil)
+	f.Advance(10 * time.Second)
+	c := connect(t, f)
+	missed := 0
+	for range 40 {
+		missed += 1 - len(ids(c.get("/v1/customers", nil)))
+		c.get("/v1/customers/"+id, nil)
+	}
+	if missed == 0 || missed == 40 {
+		t.Errorf("of 40 lists %d missed the customer", missed)
+	}
+	f.Advance(10 * time.Second)
+	for range 40 {
+		if got := ids(c.get("/v1/customers", nil)); len(got) != 1 {
+			t.Fatalf("after the lag the list shows %v", got)
 		}
 	}
 }

@@ -23,6 +23,8 @@ func (c *call) second(path []string, unknown *failure) ([]byte, *failure) {
 		return c.listThin()
 	case path[0] == "events":
 		return c.getEvent(path[1], true)
+	case k != nil && len(path) == 1:
+		return c.listSecond(k)
 	case k != nil && len(path) == 2:
 		return c.get(k, path[1])
 	}
@@ -42,13 +44,9 @@ func (c *call) listThin() ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	end := len(c.account.events)
-	if token := c.query.Get("page"); token != "" {
-		n, err := strconv.ParseInt(strings.TrimPrefix(token, "page_"), 36, 40)
-		if err != nil || c.expired || int(n) > end {
-			return nil, badParameter("page", "Invalid page token")
-		}
-		end = int(n)
+	end, fail := c.token(len(c.account.events))
+	if fail != nil {
+		return nil, fail
 	}
 	items, last, more := pick(0, end, limit, false, func(i int) []byte {
 		e := c.account.events[i]
@@ -57,10 +55,46 @@ func (c *call) listThin() ([]byte, *failure) {
 		}
 		return e.head
 	})
-	return c.thinPage(items, last, more), nil
+	return c.thinPage("events", items, last, more), nil
 }
 
-func (c *call) thinPage(items [][]byte, last int, more bool) []byte {
+// token is where the page begins that a token names, of a list of a size.
+func (c *call) token(size int) (int, *failure) {
+	token := c.query.Get("page")
+	if token == "" {
+		return size, nil
+	}
+	n, err := strconv.ParseInt(strings.TrimPrefix(token, "page_"), 36, 40)
+	if err != nil || c.expired || int(n) > size {
+		return 0, badParameter("page", "Invalid page token")
+	}
+	return int(n), nil
+}
+
+// listSecond answers a page of objects of the second API as they were at the call's time, newest first.
+func (c *call) listSecond(k *kind) ([]byte, *failure) {
+	if fail := c.only(append([]string{"page", "limit"}, k.filters...)...); fail != nil {
+		return nil, fail
+	}
+	c.lag(c.fake.options.Faults.ListLag)
+	limit, fail := c.limit()
+	if fail != nil {
+		return nil, fail
+	}
+	asked, fail := c.filter(k)
+	if fail != nil {
+		return nil, fail
+	}
+	all := c.account.kinds[k.plural]
+	end, fail := c.token(len(all))
+	if fail != nil {
+		return nil, fail
+	}
+	items, last, more := pick(0, end, limit, false, func(i int) []byte { return c.rendered(c.listed(all[i], asked)) })
+	return c.thinPage(k.plural, items, last, more), nil
+}
+
+func (c *call) thinPage(plural string, items [][]byte, last int, more bool) []byte {
 	next := "null"
 	if more {
 		query := url.Values{}
@@ -68,7 +102,7 @@ func (c *call) thinPage(items [][]byte, last int, more bool) []byte {
 			query[name] = values
 		}
 		query.Set("page", "page_"+strconv.FormatInt(int64(last), 36))
-		next = strconv.Quote("/v2/core/events?" + query.Encode())
+		next = strconv.Quote("/v2/core/" + plural + "?" + query.Encode())
 	}
 	out := joined([]byte(`{"data":[`), items)
 	return fmt.Appendf(out, `],"next_page_url":%s,"previous_page_url":null}`, next)

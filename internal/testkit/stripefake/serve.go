@@ -70,9 +70,7 @@ func (f *Fake) respond(r *http.Request, one *Request, fault Fault) answer {
 	if c.version == "" {
 		c.version = f.options.Default
 	}
-	if lag := f.options.Faults.Lag.Microseconds(); lag > 0 {
-		c.now -= f.luck.Int64N(lag + 1)
-	}
+	c.lag(f.options.Faults.Lag)
 	body, fail := c.route(strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/"), r)
 	if fail != nil {
 		return fail.answer()
@@ -115,6 +113,13 @@ func (f *Fake) write(w http.ResponseWriter, r *http.Request, a answer, fault Fau
 		panic(http.ErrAbortHandler)
 	}
 	_, _ = w.Write(a.body)
+}
+
+// lag lets the answer be up to so old.
+func (c *call) lag(longest time.Duration) {
+	if most := longest.Microseconds(); most > 0 {
+		c.now -= c.fake.luck.Int64N(most + 1)
+	}
 }
 
 // key is the key of a request: a bearer token, or the user of a basic authorization.

@@ -1,0 +1,241 @@
+package stripe_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// What has one name in both modes is listed under the mode's own account alone, everything else under the plain one.
+func TestLists(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		account, key, objectType string
+		want                     bool
+	}{
+		{"", "sk_live_1", "customer", true}, {"", "rk_test_1", "customer", true}, {"acct_1", "sk_live_1", "customer", true},
+		{"", "sk_live_1", "price", true}, {"", "sk_test_1", "price", false}, {"", "another form", "price", true},
+		{"test", "sk_test_1", "price", true}, {"test", "sk_live_1", "price", false}, {"acct_1/test", "sk_test_1", "coupon", true},
+		{"test", "sk_test_1", "customer", false}, {"acct_1/test", "another form", "invoice", false},
+		{"", "sk_live_1", "test_helpers.test_clock", false}, {"", "sk_test_1", "test_helpers.test_clock", true},
+		{"", "sk_live_1", "account", false}, {"", "sk_live_1", "review", false}, {"", "sk_live_1", "tax_id", false}, {"", "sk_live_1", "some.new_type", false},
+	} {
+		list, ok := stripe.Stripe{}.Lists(&provider.Source{}, withKey(tc.key), tc.account)[tc.objectType]
+		if ok != tc.want || ok && (list.ByChange || list.Lag <= stripe.Stripe{}.Lag()) {
+			t.Errorf("%s of %q with %s: %+v, %t", tc.objectType, tc.account, tc.key, list, ok)
+		}
+	}
+}
+
+// Whatever is listed can be read by itself: what differs is fetched.
+func TestWhatIsListedIsRead(t *testing.T) {
+	t.Parallel()
+	for _, objectType := range stripe.ListTypes() {
+		if _, ok := (stripe.Stripe{}).Fetch(&provider.Source{}, withKey("k"), "", objectType, "id"); !ok {
+			t.Errorf("%s is listed and not read", objectType)
+		}
+	}
+}
+
+func TestListObjects(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ account, objectType, cursor, want string }{
+		{"", "customer", "", "/v1/customers?limit=100"},
+		{"", "customer", "0:cus_9", "/v1/customers?limit=100&starting_after=cus_9"},
+		{"acct_1", "invoice", "", "acct_1 /v1/invoices?limit=100 Stripe-Account=acct_1"},
+		{"acct_1/test", "product", "0:gold:1", "acct_1 /v1/products?limit=100&starting_after=gold:1 Stripe-Account=acct_1"},
+		{"", "subscription", "", "/v1/subscriptions?limit=100&status=all"},
+		{"", "subscription", "0:sub_1", "/v1/subscriptions?limit=100&starting_after=sub_1&status=all"},
+		{"", "price", "", "/v1/prices?active=true&limit=100"},
+		{"", "price", "1:", "/v1/prices?active=false&limit=100"},
+		{"", "price", "1:p", "/v1/prices?active=false&limit=100&starting_after=p"},
+		{"", "price", "2:p", "/v1/prices?active=true&limit=100"}, // of a release with other parts: from the beginning
+		{"", "reporting.report_type", "", "/v1/reporting/report_types"},
+		{"acct_1", "v2.core.account", "", "acct_1 /v2/core/accounts?closed=false&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
+		{"", "v2.core.account", "1:closed=true&page=p1", "/v2/core/accounts?closed=true&page=p1 Stripe-Version=2026-08-26.dahlia"},
+	} {
+		call := stripe.Stripe{}.ListObjects(&provider.Source{}, withKey("k"), tc.account, tc.objectType, time.Time{}, time.Time{}, tc.cursor)
+		if got := line(call, true); got != tc.want {
+			t.Errorf("%s of %q after %q: %s, want %s", tc.objectType, tc.account, tc.cursor, got, tc.want)
+		}
+	}
+}
+
+func TestObjectPage(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ objectType, cursor, body, ids, next string }{
+		"last":         {"customer", "", `{"object": "list", "has_more": false, "data": [{"id": "cus_2"}, {"id": "cus_1", "n": 1}]}`, "cus_2 cus_1", ""},
+		"more":         {"customer", "0:cus_9", `{"object": "list", "has_more": true, "data": [{"id": "cus_2"}, {"id": "cus_1"}]}`, "cus_2 cus_1", "0:cus_1"},
+		"empty":        {"customer", "", `{"object": "list", "has_more": false, "data": []}`, "", ""},
+		"first part":   {"price", "", `{"object": "list", "has_more": true, "data": [{"id": "p1"}]}`, "p1", "0:p1"},
+		"next part":    {"price", "0:p1", `{"object": "list", "has_more": false, "data": [{"id": "p0"}]}`, "p0", "1:"},
+		"last part":    {"price", "1:", `{"object": "list", "has_more": false, "data": []}`, "", ""},
+		"second API":   {"v2.core.account", "", `{"data": [{"id": "acct_1"}], "next_page_url": "/v2/core/accounts?page=x&limit=100"}`, "acct_1", "0:page=x&limit=100"},
+		"its last":     {"v2.core.account", "1:page=x", `{"data": [], "next_page_url": null}`, "", ""},
+		"no list":      {"customer", "", `{"object": "customer", "id": "cus_1"}`, "error", ""},
+		"no JSON":      {"customer", "", `{"object": "list"`, "error", ""},
+		"goes on":      {"customer", "", `{"object": "list", "has_more": true, "data": []}`, "error", ""},
+		"no id":        {"customer", "", `{"object": "list", "has_more": false, "data": [{"object": "customer"}]}`, "error", ""},
+		"no object":    {"customer", "", `{"object": "list", "has_more": false, "data": ["cus_1"]}`, "error", ""},
+		"no next page": {"v2.core.account", "", `{"data": [{"id": "acct_1"}], "next_page_url": "https://elsewhere.example"}`, "error", ""},
+	} {
+		page, next, err := stripe.Stripe{}.ObjectPage(&provider.Source{}, withKey("k"), "", tc.objectType, tc.cursor, http.Header{}, []byte(tc.body))
+		var ids []string
+		for _, o := range page {
+			ids = append(ids, o.ObjectID)
+			if o.HasAt || !strings.Contains(tc.body, string(o.Body)) || !strings.Contains(string(o.Body), o.ObjectID) {
+				t.Errorf("%s: %s is %s", name, o.ObjectID, o.Body)
+			}
+		}
+		if err != nil && page == nil && next == "" {
+			ids = []string{"error"}
+		}
+		if got := strings.Join(ids, " "); got != tc.ids || next != tc.next {
+			t.Errorf("%s: %q, next %q (%v)", name, got, next, err)
+		}
+	}
+}
+
+// ask sends a call to the fake as a client does.
+func ask(t *testing.T, f *stripefake.Fake, c provider.Call) (provider.Verdict, http.Header, []byte) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.URL+c.Path+"?"+c.Query.Encode(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range c.Header {
+		r.Header[name] = values
+	}
+	api := withKey(stripefake.Key)
+	api.Version = stripefake.Version
+	stripe.Stripe{}.Authorize(api, r.Header)
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = a.Body.Close() }()
+	body, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stripe.Stripe{}.Answer(a.StatusCode, a.Header, body), a.Header, body
+}
+
+// listed are the objects of a type, page by page, each read as a look at it is.
+func listed(t *testing.T, f *stripefake.Fake, account, objectType string, edit func(*provider.Call)) (ids []string) {
+	t.Helper()
+	p, src, api := stripe.Stripe{}, &provider.Source{}, withKey(stripefake.Key)
+	for cursor, pages := "", 0; ; pages++ {
+		c := p.ListObjects(src, api, account, objectType, time.Time{}, time.Time{}, cursor)
+		edit(&c)
+		v, h, body := ask(t, f, c)
+		if v.Kind != provider.Found || pages > 99 {
+			t.Fatalf("%s: page %d: %+v", objectType, pages, v)
+		}
+		page, next, err := p.ObjectPage(src, api, account, objectType, cursor, h, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range page {
+			ids = append(ids, o.ObjectID)
+			if _, err := p.Snapshot(src, &provider.Snapshot{Account: account, ObjectType: objectType, ObjectID: o.ObjectID, Body: o.Body}); err != nil {
+				t.Errorf("%s %s: %v", objectType, o.ObjectID, err)
+			}
+		}
+		if cursor = next; next == "" {
+			return ids
+		}
+	}
+}
+
+// What an account has is listed, every object once, whatever its status, and under the account that the mirror keeps it under.
+func TestListsShowEverything(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Seed: 5, Thin: true, Accounts: []string{"acct_1"}})
+	f.Live(2500)
+	truth := map[string][]string{}
+	for _, o := range f.Truth() {
+		if o.Deleted() {
+			continue
+		}
+		account := o.Account
+		if o.Type == "product" || o.Type == "price" {
+			account = strings.TrimPrefix(account+"/test", "/")
+		}
+		truth[account+" "+o.Type] = append(truth[account+" "+o.Type], o.ID)
+	}
+	for _, account := range []string{"", "test", "acct_1", "acct_1/test"} {
+		for objectType := range (stripe.Stripe{}).Lists(&provider.Source{}, withKey(stripefake.Key), account) {
+			want := truth[account+" "+objectType]
+			if want == nil {
+				continue // the fake has no such objects
+			}
+			delete(truth, account+" "+objectType)
+			got := listed(t, f, account, objectType, func(c *provider.Call) {
+				if c.Query.Has("limit") {
+					c.Query.Set("limit", "7")
+				}
+			})
+			if slices.Sort(want); !slices.Equal(slices.Sorted(slices.Values(got)), want) || len(want) < 8 {
+				t.Errorf("of %s %s are listed %v, in truth there are %v", account, objectType, got, want)
+			}
+		}
+	}
+	if len(truth) > 0 {
+		t.Errorf("not listed: %v", truth)
+	}
+}
+
+// A canceled subscription is found, and would not be by a list that is not asked for it.
+func TestCanceledSubscriptionsAreListed(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{})
+	alive, canceled := f.Create("", "subscription", map[string]any{"status": "active"}), f.Create("", "subscription", map[string]any{"status": "active"})
+	f.Do("", canceled, "customer.subscription.deleted")
+	if got := listed(t, f, "", "subscription", func(*provider.Call) {}); !slices.Equal(got, []string{canceled, alive}) {
+		t.Errorf("listed are %v", got)
+	}
+	if got := listed(t, f, "", "subscription", func(c *provider.Call) { c.Query.Del("status") }); !slices.Equal(got, []string{alive}) {
+		t.Errorf("without a status are listed %v: nothing is proven", got)
+	}
+}
+
+// Where the object is gone that a page follows, and where the second API has forgotten a page, the list must be begun again.
+func TestPagesExpire(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Thin: true})
+	gone := f.Create("", "customer", nil)
+	f.Do("", gone, "customer.deleted")
+	for _, tc := range []struct{ objectType, cursor string }{{"customer", "0:" + gone}, {"v2.core.account", "0:page=page_zz"}} {
+		v, _, body := ask(t, f, stripe.Stripe{}.ListObjects(&provider.Source{}, withKey("k"), "", tc.objectType, time.Time{}, time.Time{}, tc.cursor))
+		if v.Kind != provider.Expired {
+			t.Errorf("%s after %s: %+v: %s", tc.objectType, tc.cursor, v, body)
+		}
+	}
+}
+
+// What an answer to another call would be is no page.
+func FuzzObjectPage(f *testing.F) {
+	f.Add([]byte(`{"object": "list", "has_more": true, "data": [{"id": "cus_1"}]}`), "customer", "0:cus_2")
+	f.Add([]byte(`{"data": [{"id": "acct_1"}], "next_page_url": "/v2?page=1"}`), "v2.core.account", "1:page=0")
+	f.Add([]byte(`{"object": "list", "data": [{"id": "p"}, {"id": null}]}`), "price", "9:")
+	f.Fuzz(func(t *testing.T, body []byte, objectType, cursor string) {
+		page, next, err := stripe.Stripe{}.ObjectPage(&provider.Source{}, withKey("k"), "", objectType, cursor, http.Header{}, body)
+		if err != nil && (page != nil || next != "") {
+			t.Fatalf("an error and %v, %q", page, next)
+		}
+		for _, o := range page {
+			if o.ObjectID == "" || !strings.HasPrefix(string(o.Body), "{") {
+				t.Fatal(fmt.Sprintf("%q is %q", o.ObjectID, o.Body))
+			}
+		}
+	})
+}
