@@ -68,8 +68,6 @@ type hinted struct {
 const (
 	// gatherObjects is how many objects that owe a look one pass looks at, and takeHints how many hints it takes at most.
 	gatherObjects, takeHints = 1000, 20
-	// hintLease is how long a taken hint is this process's.
-	hintLease = 2 * time.Minute
 	// afterLook is when to see again whether an object owes nothing any more, where its look was left to the auditor.
 	afterLook = 2 * time.Minute
 	// firstWait and lastWait are the least and the most that a hint waits after an attempt that came to nothing, twice as long each time.
@@ -143,7 +141,7 @@ SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.attempts, coalesce(
   SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1) o ON true`
 
 func (h *hinted) take(ctx context.Context) ([]hint, error) {
-	rows, err := h.Pool.Query(ctx, takeHintsSQL, h.source.Number, h.atOnce(), h.looks.ID, hintLease)
+	rows, err := h.Pool.Query(ctx, takeHintsSQL, h.source.Number, h.atOnce(), h.looks.ID, h.Settings.Lease)
 	if err != nil {
 		return nil, fmt.Errorf("take hints: %w", err)
 	}
@@ -162,8 +160,8 @@ func (h *hinted) take(ctx context.Context) ([]hint, error) {
 // settle makes the look of a hint, unless nothing owes it any more or it is too early, and says when to see to it again.
 func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	defer func() {
-		if r := recover(); r != nil { // an answer that its reader cannot bear must not end the process again and again
-			err = h.put(ctx, one, lastWait, one.attempts+1, fmt.Errorf("reading what the API answered panicked: %v", r))
+		if p := recover(); p != nil { // as in Carry
+			err = h.put(ctx, one, lastWait, one.attempts+1, panicked(p))
 		}
 	}()
 	if one.after == 0 && one.wantedBy == "" {
@@ -172,7 +170,7 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	if wait := h.early(one); wait > 0 {
 		return h.put(ctx, one, wait, one.attempts, nil)
 	}
-	within, cancel := lifecycle.WithTimeout(ctx, "look within the lease", hintLease/2) // a budget may keep it for longer
+	within, cancel := lifecycle.WithTimeout(ctx, "look within the lease", h.Settings.Lease/2) // a budget may keep it for longer
 	defer cancel()
 	d, err := h.look(within, one.key)
 	if ctx.Err() != nil {

@@ -95,10 +95,13 @@ type Settings struct {
 	Kept time.Duration
 	// Again is the pause before trouble is tried again.
 	Again time.Duration
+	// Lease is how long a taken hint is one process's.
+	Lease time.Duration
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Span: time.Hour, MinSpan: time.Minute, MaxSpan: 24 * time.Hour, Overlap: time.Hour, Settle: 30 * time.Second, Kept: 30 * 24 * time.Hour, Again: time.Second}
+var DefaultSettings = Settings{Span: time.Hour, MinSpan: time.Minute, MaxSpan: 24 * time.Hour, Overlap: time.Hour, Settle: 30 * time.Second, Kept: 30 * 24 * time.Hour, Again: time.Second,
+	Lease: 2 * time.Minute}
 
 // Runner carries out reconciliations.
 type Runner struct {
@@ -148,7 +151,12 @@ type work struct {
 }
 
 // Carry does what the run was asked for; it is a runs.Carry.
-func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
+func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (status runs.Status, err error) {
+	defer func() {
+		if p := recover(); p != nil { // an answer that its reader cannot bear must not end the process again and again
+			err = runs.Refuse(panicked(p))
+		}
+	}()
 	w := &work{hold: h, log: log, counts: map[string]int64{}}
 	asked := json.NewDecoder(bytes.NewReader(h.Asked))
 	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
@@ -166,6 +174,11 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 		return w.object(ctx)
 	}
 	return "", runs.Refuse(fmt.Errorf("%q is nothing that can be reconciled", w.order.What))
+}
+
+// panicked is an answer that the provider's code could not bear.
+func panicked(p any) error {
+	return fmt.Errorf("reading what the API answered panicked, which is a defect of this release (report it; a later one may be able to): %v", p)
 }
 
 // append appends deliveries and enters what is new into the mirror. It returns all events that they tell of, new or not.

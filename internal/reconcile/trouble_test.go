@@ -1,0 +1,390 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// source is the world's, as edit changes it.
+func (b *world) source(edit func(*reconcile.Source)) *reconcile.Source {
+	s := &reconcile.Source{Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{Concurrency: 2},
+		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}
+	edit(s)
+	return s
+}
+
+// carry has a runner carry out runs.
+func (b *world) carry(t *testing.T, r *reconcile.Runner) {
+	t.Helper()
+	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})
+}
+
+// looksOf has a runner make looks until the test ends or stop is called.
+func looksOf(t *testing.T, r *reconcile.Runner, id string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	l := &reconcile.Looks{Runner: r, ID: id, Logger: slog.New(slog.DiscardHandler), Every: 20 * time.Millisecond}
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return stop
+}
+
+// order asks for a reconciliation of the world's source.
+func (b *world) order(t *testing.T, o reconcile.Order) int64 {
+	t.Helper()
+	o.Source = b.Source
+	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// one is the single value of a query.
+func one[T any](t *testing.T, b *world, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := b.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+const countLooks = `SELECT count(*) FROM events WHERE event_type = 'postern.look'`
+
+// owing delivers all that happened, and returns an object that owes a look since.
+func (b *world) owing(t *testing.T) (id string) {
+	t.Helper()
+	b.deliver(t, b.api.h.Events)
+	id = one[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id <> $1`, id) // the others owe nothing here
+	return id
+}
+
+// met waits until the only hint tells of trouble.
+func (b *world) met(t *testing.T, text string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		var said string
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT error FROM hints WHERE taken_by = ''`).Scan(&said)
+		if err == nil && !strings.Contains(said, text) {
+			err = fmt.Errorf("the hint says %q", said)
+		}
+		return err
+	})
+}
+
+// failing is an answer of an API in trouble.
+func failing(status int) *reconcile.Response {
+	return &reconcile.Response{Verdict: provider.JudgeStatus(status, http.Header{}, nil)}
+}
+
+// Trouble in the middle of a stretch costs the one page, not the pages before it.
+func TestAPageIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 90, eventTime)
+	r := b.runner()
+	r.Settings.Span, r.Settings.MaxSpan = 24*time.Hour, 24*time.Hour // one stretch
+	r.Settings.Again = time.Millisecond
+	all := len(b.api.h.Events)
+	pages, calls := (all+pageSize-1)/pageSize, 0
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" {
+			return nil, nil
+		}
+		if calls++; calls >= 2 && calls < 2+3 { // the second page, three times
+			return failing(http.StatusBadGateway), nil
+		}
+		return nil, nil
+	}
+	b.carry(t, r)
+	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(all) {
+		t.Errorf("%s with %v: %s", got.Status, got.Counts, got.Detail)
+	}
+	if calls != pages+3 || pages < 3 {
+		t.Errorf("%d calls for %d pages of which one failed three times", calls, pages)
+	}
+}
+
+// Who is asked to pause while the API is in trouble asks it for nothing more.
+func TestAPausedRunAsksForNoPageAgain(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 91, eventTime)
+	r := b.runner()
+	r.Settings.Again = time.Millisecond
+	var run atomic.Int64
+	var well atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" || well.Load() {
+			return nil, nil
+		}
+		if err := runs.Change(t.Context(), b.Operator, run.Load(), runs.Paused); err != nil {
+			t.Error(err)
+		}
+		return failing(http.StatusBadGateway), nil
+	}
+	run.Store(b.order(t, reconcile.Order{What: reconcile.Events}))
+	b.carry(t, r)
+	b.Until(t, run.Load(), func(r *runs.Run) bool { return r.Status == runs.Paused })
+	testkit.Eventually(t, time.Minute, func() error {
+		if by := one[string](t, b, `SELECT leased_by FROM checkpoints WHERE run = $1`, run.Load()); by != "" {
+			return fmt.Errorf("%s still has it", by)
+		}
+		return nil
+	})
+	if n := b.api.made("/events"); n != 1 {
+		t.Errorf("%d calls of a run that was paused during the first", n)
+	}
+	well.Store(true)
+	if err := runs.Change(t.Context(), b.Operator, run.Load(), runs.Waiting); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended(t, run.Load()); got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
+		t.Errorf("%s with %v: %s", got.Status, got.Counts, got.Detail)
+	}
+}
+
+// While one process waits long for the budget, nobody else looks at the object; the hint is laid back in time, and another try ends it.
+func TestALookThatWaitsForTheBudgetIsNobodyElses(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 92, eventTime)
+	id := b.owing(t)
+	w := &waiting{api: b.api}
+	for i := range 2 {
+		r := b.runner()
+		r.Settings.Lease = time.Second
+		r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Caller = w }))
+		looksOf(t, r, fmt.Sprint("process ", i))
+	}
+	b.met(t, "look within the lease: not done within 500ms")
+	testkit.Eventually(t, time.Minute, func() error { // and again, and again
+		if n := w.tries.Load(); n < 3 {
+			return fmt.Errorf("%d tries", n)
+		}
+		return nil
+	})
+	w.open.Store(true)
+	b.settled(t)
+	if most := w.most.Load(); most != 1 {
+		t.Errorf("%d looks at %s at once", most, id)
+	}
+}
+
+// waiting is a Caller whose budget lets nobody call before it opens.
+type waiting struct {
+	*api
+	open              atomic.Bool
+	tries, here, most atomic.Int64
+}
+
+func (w *waiting) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
+	if w.open.Load() {
+		return w.api.Do(ctx, c)
+	}
+	w.tries.Add(1)
+	here := w.here.Add(1)
+	defer w.here.Add(-1)
+	for most := w.most.Load(); here > most && !w.most.CompareAndSwap(most, here); most = w.most.Load() {
+	}
+	// Without a bound of its own a call would wait for longer than anybody's lease.
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errDown)
+	defer cancel()
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// A run that is refused since its key was replaced meanwhile goes on with the new one.
+func TestAKeyMayBeReplacedDuringARun(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 93, eventTime)
+	r := b.runner()
+	old := &api{h: b.api.h, now: b.api.now}
+	calls := 0
+	old.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" {
+			return nil, nil
+		}
+		if calls++; calls == 2 {
+			r.Sources.Replace(b.source(func(*reconcile.Source) {}))
+		}
+		if calls >= 2 {
+			return failing(http.StatusUnauthorized), nil
+		}
+		return nil, nil
+	}
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Caller = old }))
+	b.carry(t, r)
+	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) || calls != 2 {
+		t.Errorf("%s with %v after %d calls with the old key: %s", got.Status, got.Counts, calls, got.Detail)
+	}
+}
+
+// An object of the other mode is not one that is gone.
+func TestAnObjectOfTheOtherModeIsNoTombstone(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 94, eventTime)
+	id := b.owing(t)
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		body := []byte(b.api.h.Page(0, 1<<62, "", 1)) // the credentials are good
+		status := http.StatusOK
+		if strings.HasPrefix(c.Path, "/things/") {
+			status = http.StatusNotFound
+			body = []byte(`{"error":{"code":"resource_missing","message":"No such thing: 'obj_1'; a similar object exists in test mode, but a live mode key was used to make this request."}}`)
+		}
+		return &reconcile.Response{Verdict: stripe.Stripe{}.Answer(status, http.Header{}, body), Date: b.api.now.Truncate(time.Second), Body: body}, nil
+	}
+	r := b.runner()
+	b.carry(t, r)
+	if got := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}); got.Status != runs.Failed || !strings.Contains(got.Detail, "other mode") {
+		t.Errorf("%s: %s", got.Status, got.Detail)
+	}
+	looksOf(t, r, "looks")
+	b.met(t, "other mode")
+	if n := one[int](t, b, countLooks); n != 0 {
+		t.Errorf("%d looks were appended", n)
+	}
+}
+
+// bad is a provider whose reader cannot bear some answers.
+type bad struct {
+	sim.Provider
+	hates func(id string) bool
+}
+
+func (p bad) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	if p.hates(s.ObjectID) {
+		panic("a shape nobody thought of")
+	}
+	return p.Provider.Snapshot(src, s)
+}
+
+func (p bad) EventPage(account string, body []byte) ([][]byte, string, error) {
+	if p.hates("") {
+		panic("a page nobody thought of")
+	}
+	return p.Provider.EventPage(account, body)
+}
+
+// An answer that its reader cannot bear ends neither the process nor its other looks; a run that meets it fails and says so.
+func TestAReaderThatPanics(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 95, eventTime)
+	b.deliver(t, b.api.h.Events)
+	id := one[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
+	if others := one[int](t, b, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id); others == 0 {
+		t.Fatal("no other object owes a look")
+	}
+	p := bad{hates: func(some string) bool { return some == id || some == "" }}
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = p, p }))
+	looksOf(t, r, "looks")
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := one[int](t, b, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id); n > 0 {
+			return fmt.Errorf("%d others still owe a look", n)
+		}
+		return nil
+	})
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := one[int](t, b, `SELECT count(*) FROM hints WHERE object_id = $1 AND error LIKE '%panicked%' AND due > clock_now() + interval '50 minutes'`, id); n != 1 {
+			return fmt.Errorf("%d hints tell of it", n)
+		}
+		return nil
+	})
+	b.carry(t, r)
+	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}} {
+		if got := b.ask(t, o); got.Status != runs.Failed || !strings.Contains(got.Detail, "panicked") || !strings.Contains(got.Detail, "nobody thought of") {
+			t.Errorf("%s: %s: %s", o.What, got.Status, got.Detail)
+		}
+	}
+}
+
+// What a simulated clock owes a look for may be years ahead; it is seen to in an hour all the same.
+func TestNoHintWaitsForYears(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 96, eventTime)
+	id := b.owing(t)
+	b.DB.Exec(t, `UPDATE objects SET look_after = $2 WHERE object_id = $1`, id, b.api.now.AddDate(40, 0, 0).UnixMicro())
+	looksOf(t, b.runner(), "looks")
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := one[int](t, b, `SELECT count(*) FROM hints WHERE taken_by = '' AND due BETWEEN clock_now() + interval '50 minutes' AND clock_now() + interval '61 minutes'`); n != 1 {
+			return fmt.Errorf("%d hints wait an hour", n)
+		}
+		return nil
+	})
+	if n := b.api.made("/things/"); n != 0 {
+		t.Errorf("%d looks", n)
+	}
+}
+
+// An answer that does not say when it was has no place in the order.
+func TestAnAnswerWithoutDateIsNoLook(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 97, eventTime)
+	id := b.owing(t)
+	var dated atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if dated.Load() {
+			return nil, nil
+		}
+		body := b.api.h.Answer(id, sim.Look{Began: b.api.now.UnixMicro()}).Body
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: body}, nil
+	}
+	r := b.runner()
+	looksOf(t, r, "looks")
+	b.met(t, "does not say what time it is there")
+	b.carry(t, r)
+	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}} {
+		run := b.order(t, o)
+		b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "does not say what time it is there") })
+	}
+	if n := one[int](t, b, countLooks); n != 0 {
+		t.Errorf("%d looks of no time were appended", n)
+	}
+	dated.Store(true)
+	b.settled(t)
+}
+
+// What is listed later than it happened is found by the next run, which begins a little before what is proven.
+func TestWhatIsListedLateIsFound(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 98, eventTime)
+	all := b.api.h.Events
+	last := 0
+	for i, e := range all {
+		if e.Happened > all[last].Happened {
+			last = i
+		}
+	}
+	late := all[last]
+	b.api.h.Events = append(append([]sim.Event{}, all[:last]...), all[last+1:]...)
+	r := b.runner()
+	b.api.set(time.UnixMicro(late.Happened).Add(r.Settings.Settle + 2*time.Second))
+	b.carry(t, r)
+	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Counts[reconcile.Missing] != int64(len(all)-1) {
+		t.Fatalf("%s with %v: %s", got.Status, got.Counts, got.Detail)
+	}
+	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || until.UnixMicro() <= late.Happened {
+		t.Fatalf("proven until %s (%v), which is not behind %d", until, err, late.Happened)
+	}
+	b.api.h.Events = all
+	b.api.set(b.api.Now().Add(2 * time.Second)) // of an overlap of five
+	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Counts[reconcile.Missing] != 1 {
+		t.Errorf("%s with %v: what was listed late was not found", got.Status, got.Counts)
+	}
+}
