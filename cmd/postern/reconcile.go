@@ -87,6 +87,8 @@ func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run 
 func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.Time) string {
 	if o.What == reconcile.Object {
 		switch {
+		case counts[reconcile.Absent] > 0:
+			return "The mirror has never had such an object, and the API has none either: is the name right? Nothing was appended."
 		case o.DryRun:
 			return "The API has answered, and nothing was appended: it was a dry run."
 		case counts[reconcile.Missing] > 0:
@@ -113,7 +115,7 @@ func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.T
 // reconcileCounts says what a reconciliation has counted.
 func reconcileCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
-	for _, what := range []string{reconcile.Present, reconcile.Missing, reconcile.Conflicting, reconcile.Refused} {
+	for _, what := range []string{reconcile.Present, reconcile.Missing, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}

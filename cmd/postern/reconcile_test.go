@@ -124,6 +124,14 @@ func TestReconciledInWords(t *testing.T) {
 	if got, want := reconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	counts = map[string]int64{reconcile.Seen: 1, reconcile.Absent: 1}
+	want = "The mirror has never had such an object, and the API has none either: is the name right? Nothing was appended."
+	if got := reconciled(&reconcile.Order{What: reconcile.Object}, counts, time.Time{}, time.Time{}); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got, want := reconcileCounts(counts), "1 processed, 1 absent"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 }
 
 // Who owes a look, and why none was made yet, is listed.

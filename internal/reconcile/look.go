@@ -31,7 +31,15 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 	if err != nil {
 		return "", err
 	}
-	if w.order.DryRun {
+	nobodys, err := w.nobodys(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	if nobodys {
+		w.counts[Seen]++
+		w.counts[Absent]++
+	}
+	if nobodys || w.order.DryRun {
 		return w.advance(ctx, 1)
 	}
 	fresh, err := w.append(ctx, []events.Delivery{*d})
@@ -42,6 +50,24 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 		return status, err
 	}
 	return w.advance(ctx, 1)
+}
+
+// Absent counts objects that neither the mirror nor the API has: nothing is appended of them.
+const Absent = "absent"
+
+const mirroredSQL = `SELECT EXISTS (SELECT FROM objects WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4)`
+
+// nobodys says whether a look has found nothing of an object that the mirror has never had: its name may be a typing error, and nothing must show it as deleted.
+func (f *fetcher) nobodys(ctx context.Context, d *events.Delivery) (bool, error) {
+	l, err := provider.DecodeLook(d.Body)
+	if err != nil || !l.Missing {
+		return false, err
+	}
+	var mirrored bool
+	if err := f.Pool.QueryRow(ctx, mirroredSQL, d.Source, l.Account, l.ObjectType, l.ObjectID).Scan(&mirrored); err != nil {
+		return false, fmt.Errorf("look for %s %s in the mirror: %w", l.ObjectType, l.ObjectID, err)
+	}
+	return !mirrored, nil
 }
 
 // fetcher reads the API of a source.

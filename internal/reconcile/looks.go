@@ -179,6 +179,15 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	if err != nil { // the API's trouble, or an object that it does not read: another look later
 		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, err)
 	}
+	if one.after == 0 { // of an object that owes nothing, which somebody has named
+		nobodys, err := h.nobodys(ctx, d)
+		if err != nil {
+			return err
+		}
+		if nobodys {
+			return h.drop(ctx, one)
+		}
+	}
 	receipts, err := events.Append(ctx, h.Log, []events.Delivery{*d})
 	if err != nil {
 		return err

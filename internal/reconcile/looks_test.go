@@ -155,3 +155,36 @@ func TestMissingIsBelievedWithTheRightKey(t *testing.T) {
 		t.Errorf("deleted %t, %v, %d looks", gone, err, looks())
 	}
 }
+
+// Of an object that neither the mirror nor the API has, nothing is appended: its name may be a typing error. One that the mirror has becomes a tombstone.
+func TestAnObjectThatNobodyHasIsNoTombstone(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 81, eventTime)
+	b.deliver(t, b.api.h.Events)
+	kept := one[string](t, b, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_id LIMIT 1`)
+	b.Carry(t, "one", 1, b.jobs())
+	for _, dry := range []bool{true, false} {
+		r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
+		if r.Status != runs.Done || r.Counts[reconcile.Absent] != 1 || r.Counts[reconcile.Seen] != 1 || r.Counts[reconcile.Missing] != 0 {
+			t.Errorf("dry %t: %s with %v: %s", dry, r.Status, r.Counts, r.Detail)
+		}
+	}
+	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after) VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
+	b.looking(t, 1)
+	b.settled(t)
+	if n := one[int](t, b, countLooks+` AND object_id = 'obj_tpyo'`) + one[int](t, b, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`); n != 0 {
+		t.Errorf("%d events and rows of an object that nobody has", n)
+	}
+	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
+		if strings.HasPrefix(c.Path, "/things/") {
+			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, nil
+		}
+		return nil, nil
+	})
+	if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: kept}); r.Counts[reconcile.Missing] != 1 || r.Counts[reconcile.Absent] != 0 {
+		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+	}
+	if !one[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, kept) {
+		t.Errorf("%s is no tombstone", kept)
+	}
+}

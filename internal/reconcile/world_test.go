@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -49,6 +50,13 @@ func (a *api) set(now time.Time) {
 	a.now = now.UTC()
 }
 
+// meets has calls meet something from now on.
+func (a *api) meets(fails func(c provider.Call) (*reconcile.Response, error)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fails = fails
+}
+
 func (a *api) Longest() time.Duration { return 0 }
 
 // made says how often a path was called.
@@ -79,10 +87,13 @@ func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Response, error
 	}
 	status, body := http.StatusOK, []byte(`{}`)
 	if id, ok := strings.CutPrefix(c.Path, "/things/"); ok {
-		l := a.h.Answer(id, sim.Look{Began: a.now.UnixMicro()})
-		if body = l.Body; l.Body == nil {
-			status = http.StatusNotFound
+		body = a.h.Answer(id, sim.Look{Began: a.now.UnixMicro()}).Body
+		if !a.h.There(id, a.now.UnixMicro()) && !a.h.Final { // for good, it would be a stub
+			status, body = http.StatusNotFound, nil
 		}
+	}
+	if c.Path == "/" {
+		body = a.h.Page(0, math.MaxInt64, "", 1)
 	}
 	if c.Path == "/events" {
 		since, _ := strconv.ParseInt(c.Query.Get("since"), 10, 64)

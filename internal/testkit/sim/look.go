@@ -69,6 +69,12 @@ func (a Answer) Input() versioning.Input {
 	return in
 }
 
+// There tells whether an object was there at a true time.
+func (h *History) There(id string, t int64) bool {
+	m, there := h.at(id, t)
+	return there && m.content != nil
+}
+
 // at is what an object was at a true time; not there: before its first change.
 func (h *History) at(id string, t int64) (m moment, there bool) {
 	for _, next := range h.lives[id] {
