@@ -124,6 +124,22 @@ func TestLateLookSettles(t *testing.T) {
 	})
 }
 
+// A provider that gives no id again is never said to have done so, whenever it was looked at and however old its answers may be.
+func TestNobodyIsFoundAliveByALookOfBefore(t *testing.T) {
+	t.Parallel()
+	everywhere(t, 2500, func(t fataler, c sim.Chooser) {
+		o := anyOptions(c)
+		o.Deletes, o.Final = 30, true
+		h := sim.Generate(c, o)
+		row := versioning.NewRow()
+		for _, in := range shuffled(c, append(observeAll(t, h.Events), anyLooks(c, h)...)) {
+			if d := versioning.Apply(&row, in); d.Status == versioning.Dead {
+				t.Fatalf("%+v is dead beside version %v, windows %d to %d: %s", in, row.Version, row.Lo, row.Hi, d.Reason)
+			}
+		}
+	})
+}
+
 // Where versions tell everything apart nothing is ever ambiguous and no look is owed, in any order.
 func TestDistinctVersionsOweNothing(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ func Apply(row *Row, in Input) Decision {
 	if in.Partial != "" {
 		return applyPartial(row, in)
 	}
-	if row.Version.Final && in.Look && !in.State.Deleted {
+	if row.resurrects(in) {
 		return row.decide(Dead, "found alive at the provider after a final delete; a person must look")
 	}
 	c := in.Version.Compare(row.Version)
@@ -31,6 +31,12 @@ func Apply(row *Row, in Input) Decision {
 	}
 	row.oweLook(in, c, doubt, max(old.hi, in.Hi))
 	return row.outcome(in, c, doubt, old)
+}
+
+// resurrects says whether a look has found alive what was deleted for good: one that began after the delete, and whose own version, if it has one, is not from
+// before. Any other may just not know of the delete.
+func (row *Row) resurrects(in Input) bool {
+	return row.Version.Final && in.Look && !in.State.Deleted && in.Lo > row.Hi && !(in.Own && in.Version.At < row.Version.At)
 }
 
 // before is what an outcome must know of the row as it was.

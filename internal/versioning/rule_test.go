@@ -44,6 +44,7 @@ func TestDecisions(t *testing.T) {
 		"look against a close event": {ins(t, whole(20, "A")), look(20, "B").Input(), versioning.Ambiguous, "nothing proves which came later"},
 		"event against a close look": {[]versioning.Input{answer}, input(t, whole(20, "A")), versioning.Ambiguous, "nothing proves"},
 		"found alive":                {ins(t, gone(10, true)), look(50, "A").Input(), versioning.Dead, "alive"},
+		"found alive too early":      {ins(t, gone(10, true)), look(10, "A").Input(), versioning.Stale, "final, at 10000000"},
 		"found gone":                 {ins(t, gone(10, true)), look(50, "404").Input(), versioning.Stale, "final"},
 		"found gone after a delete that carried a state": {ins(t, tombstone), look(10, "404").Input(), versioning.Stale, "final"},
 		"own versions apart, windows together":           {[]versioning.Input{owned(20, 10, "A")}, ownEvent(t, 20, "B"), versioning.Applied, "newer"},
