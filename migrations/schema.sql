@@ -1159,7 +1159,7 @@ GRANT SELECT ON TABLE postern.event_keys TO postern_operator;
 GRANT USAGE ON SEQUENCE postern.event_sequence TO postern_gateway;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_processor;
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.hints TO postern_operator;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_operator;
 
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_gateway;
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_processor;

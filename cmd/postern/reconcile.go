@@ -138,30 +138,6 @@ func readUpTo(r *runs.Run) (name, place string) {
 
 func micros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
 
-func newHintsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "hints", Short: "Objects that owe a look at the provider's API", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(lister[reconcile.HintView]{
-		what:    "objects that owe a look: why, when it is due, and what the last attempt met",
-		example: "  postern hints list --source stripe",
-		params:  admin.HintParams,
-		query:   admin.Hints,
-		columns: []column[reconcile.HintView]{
-			{"SOURCE", func(h reconcile.HintView) string { return h.Source }},
-			{"ACCOUNT", func(h reconcile.HintView) string { return h.Account }},
-			{"OBJECT", func(h reconcile.HintView) string { return object(h.ObjectType, h.ObjectID) }},
-			{"REASON", func(h reconcile.HintView) string { return h.Reason }},
-			{"WANTED BY", func(h reconcile.HintView) string { return h.WantedBy }},
-			{"MADE", func(h reconcile.HintView) string { return h.MadeAt.String() }},
-			{"DUE", func(h reconcile.HintView) string { return h.Due.String() }},
-			{"ATTEMPTS", func(h reconcile.HintView) string { return strconv.Itoa(h.Attempts) }},
-			{"TAKEN BY", func(h reconcile.HintView) string { return h.TakenBy }},
-			{"ERROR", func(h reconcile.HintView) string { return h.Error }},
-		},
-		none: "No object owes a look.",
-	}.command(c))
-	return cmd
-}
-
 func newDriftCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "drift", Short: "How far the log is proven to be what the provider has", RunE: group, Args: cobra.ArbitraryArgs}
 	show := lister[reconcile.Proven]{

@@ -151,3 +151,19 @@ func TestHintsOnTheCommandLine(t *testing.T) {
 	b.run(t, "hints", "list", "--source", "shop").want(t, 0, "No object owes a look.", "")
 	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
 }
+
+// A person has an object looked at, and takes that back.
+func TestHintsAreAddedAndDropped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(t, "hints", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
+	b.run(t, "hints", "add", "nobody", "customer", "cus_1").want(t, 2, "", "no source")
+	b.run(t, "hints", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason", "finance doubts it").want(t, 0, "customer cus_1 of source stripe will be looked at.\n", "")
+	r := b.run(t, "hints", "list", "--source", "stripe")
+	for _, text := range []string{"acct_1", "finance doubts it", operator()} {
+		r.want(t, 0, text, "")
+	}
+	b.run(t, "hints", "drop", "stripe", "customer", "cus_1").want(t, 3, "", "not found")
+	b.run(t, "hints", "drop", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0, "customer cus_1 of source stripe is not looked at for this hint any more.\n", "")
+	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
+}

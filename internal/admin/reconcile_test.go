@@ -137,6 +137,41 @@ func TestHintsAndWatermarks(t *testing.T) {
 	}
 }
 
+// A look at an object is wished for, by its account where several have it, and taken back.
+func TestWishes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const kind = "application/json"
+	body := `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "why not"}`
+	for range 2 { // one look
+		status, h := b.post(t, "/api/v1/hints", kind, body)
+		if status != 200 || h["object_id"] != "cus_9" || h["reason"] != "why not" || !strings.HasPrefix(h["wanted_by"].(string), "admin API") {
+			t.Errorf("%d %v", status, h)
+		}
+	}
+	if _, page := b.get(t, "/api/v1/hints"); len(page["items"].([]any)) != 1 {
+		t.Errorf("%v", page)
+	}
+	if status, h := b.post(t, "/api/v1/hints/drop", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`); status != 200 || h["reason"] != "why not" {
+		t.Errorf("%d %v", status, h)
+	}
+	for _, c := range []struct {
+		path, kind, body string
+		status           int
+		says             string
+	}{
+		{"/api/v1/hints/drop", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, 404, "not found"},
+		{"/api/v1/hints", "text/plain", body, 415, "application/json"},
+		{"/api/v1/hints", kind, `{"source": "stripe", "type": "customer"}`, 400, "name the object: its source, type and id"},
+		{"/api/v1/hints", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400, "no source"},
+		{"/api/v1/hints/drop", kind, `{"source": "stripe", "type": "customer", "object_id": "x", "reason": "x"}`, 400, "no parameter"},
+	} {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(fmt.Sprint(p["detail"], p["title"]), c.says) {
+			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
+		}
+	}
+}
+
 // order is the items of two sources by number.
 func order(a, b int32, ofA, ofB string) string {
 	if a < b {

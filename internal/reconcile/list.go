@@ -35,10 +35,13 @@ type HintView struct {
 	number int32
 }
 
+// hintColumns are what scanHint reads.
+const hintColumns = `h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, h.due, provider_time(h.after), h.attempts, h.error,
+  h.taken_by, nullif(h.taken_until, '-infinity')`
+
 // hintsSQL walks the primary key; one source is an interval of it.
 const hintsSQL = `
-SELECT h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, h.due, provider_time(h.after), h.attempts, h.error,
-  h.taken_by, nullif(h.taken_until, '-infinity')
+SELECT ` + hintColumns + `
 FROM hints h JOIN sources s ON s.number = h.source
 WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6
 ORDER BY h.source, h.account, h.object_type, h.object_id LIMIT $7`

@@ -120,8 +120,11 @@ func (h *hinted) gather(ctx context.Context) error {
 
 // hint is a look that is to be made.
 type hint struct {
-	key      versioning.Key
-	wantedBy string
+	key versioning.Key
+	// wantedBy is who wanted it, "" where the mirror did, and reason why.
+	wantedBy, reason string
+	// madeAt moves with each reason to look that comes.
+	madeAt   time.Time
 	attempts int
 	// after is the point of the provider's time after which the look must begin, 0 where the object owes none.
 	after int64
@@ -135,9 +138,9 @@ WITH due AS MATERIALIZED (
 ), taken AS (
   UPDATE hints h SET taken_by = $3, taken_until = clock_now() + $4::interval FROM due d
   WHERE h.source = $1 AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
-  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.attempts
+  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.reason, h.made_at, h.attempts
 )
-SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.attempts, coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
+SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.reason, t.made_at, t.attempts, coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
   SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1) o ON true`
 
 func (h *hinted) take(ctx context.Context) ([]hint, error) {
@@ -147,7 +150,7 @@ func (h *hinted) take(ctx context.Context) ([]hint, error) {
 	}
 	var all []hint
 	one := hint{key: versioning.Key{Source: h.source.Number}}
-	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.wantedBy, &one.attempts, &one.after}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.wantedBy, &one.reason, &one.madeAt, &one.attempts, &one.after}, func() error {
 		all = append(all, one)
 		return nil
 	})
@@ -172,7 +175,7 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	}
 	within, cancel := lifecycle.WithTimeout(ctx, "look within the lease", h.Settings.Lease/2) // a budget may keep it for longer
 	defer cancel()
-	d, err := h.look(within, one.key)
+	d, err := h.lookFor(within, one)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -198,6 +201,19 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	return h.looked(ctx, one, receipts[0][0].ID)
 }
 
+// lookFor makes the look of a hint; who wanted it is kept with it.
+func (h *hinted) lookFor(ctx context.Context, one hint) (*events.Delivery, error) {
+	f := h.fetcher
+	if one.wantedBy != "" {
+		proof, err := wished(one.wantedBy, one.reason)
+		if err != nil {
+			return nil, err
+		}
+		f.proof = proof
+	}
+	return f.look(ctx, one.key)
+}
+
 // early is how long the look must still wait: it must begin after what the object owes it for is past, on the provider's clock, however slow that call is.
 func (h *hinted) early(one hint) time.Duration {
 	if one.after == 0 {
@@ -213,11 +229,15 @@ func waitAfter(attempts int) time.Duration {
 }
 
 const dropSQL = `
-DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5 AND wanted_by = $6`
+WITH gone AS (
+  DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5 AND made_at = $6 RETURNING source
+)
+UPDATE hints SET taken_by = '', taken_until = '-infinity'
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5 AND NOT EXISTS (SELECT FROM gone)`
 
-// drop forgets a hint that nobody owes any more.
+// drop forgets a hint that nobody owes any more. Where another reason has come meanwhile, it is laid back for that.
 func (h *hinted) drop(ctx context.Context, one hint) error {
-	if _, err := h.Pool.Exec(ctx, dropSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, one.wantedBy); err != nil {
+	if _, err := h.Pool.Exec(ctx, dropSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, one.madeAt); err != nil {
 		return fmt.Errorf("drop hint: %w", err)
 	}
 	return nil
