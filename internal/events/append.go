@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -56,6 +57,9 @@ FROM d LEFT JOIN k ON k.id = d.id`
 const twinSQL = `
 SELECT k.id, k.fingerprint FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS d(source, key, n)
 CROSS JOIN LATERAL (SELECT k.id, k.fingerprint FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) k ORDER BY d.n`
+
+// versionsSQL is which version of the provider's API stored events were rendered in.
+const versionsSQL = `SELECT id, api_version FROM events WHERE id = ANY($1::bigint[])`
 
 const conflictSQL = `
 INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
@@ -161,6 +165,9 @@ func appendRows(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows 
 		return err
 	}
 	answerTwins(rows)
+	if err := findConflicts(ctx, conn.Conn(), batch, rows); err != nil {
+		return err
+	}
 	return keepConflicts(ctx, conn.Conn(), batch, rows)
 }
 
@@ -247,6 +254,38 @@ func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*ro
 	return err
 }
 
+// findConflicts says which events came under a known key with another fingerprint. An event that another version of the provider's API has rendered tells the same in another
+// way: it is a duplicate, as from two endpoints pinned to two versions, or from a list and an endpoint.
+func findConflicts(ctx context.Context, db interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}, batch []Delivery, rows []row) error {
+	versioned := map[int64][]*row{} // by the id that is stored
+	for i := range rows {
+		r := &rows[i]
+		e := &batch[r.delivery].Events[r.place]
+		r.receipt.Conflict = !bytes.Equal(r.fingerprint, e.Fingerprint[:])
+		if r.receipt.Conflict && r.receipt.ID != 0 && e.APIVersion != "" {
+			versioned[r.receipt.ID] = append(versioned[r.receipt.ID], r)
+		}
+	}
+	if len(versioned) == 0 {
+		return nil
+	}
+	res, err := db.Query(ctx, versionsSQL, slices.Collect(maps.Keys(versioned)))
+	if err != nil {
+		return err
+	}
+	var id int64
+	var version string
+	_, err = pgx.ForEachRow(res, []any{&id, &version}, func() error {
+		for _, r := range versioned[id] {
+			r.receipt.Conflict = version == "" || version == Text(batch[r.delivery].Events[r.place].APIVersion)
+		}
+		return nil
+	})
+	return err
+}
+
 // keepConflicts stores whole what came under a known key with another fingerprint, before it is acknowledged; of an event that was redacted nothing is
 // stored again.
 func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
@@ -259,7 +298,6 @@ func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows [
 		r := &rows[i]
 		d := &batch[r.delivery]
 		e := &d.Events[r.place]
-		r.receipt.Conflict = !bytes.Equal(r.fingerprint, e.Fingerprint[:])
 		if !r.receipt.Conflict {
 			continue
 		}

@@ -46,12 +46,14 @@ func (f *Foresight) Foresee(ctx context.Context, pool *pgxpool.Pool, batch []Del
 		f.remember(foreseenKey{batch[r.delivery].Source, r.digest}, r)
 	}
 	answerTwins(rows)
+	if err := findConflicts(ctx, pool, batch, rows); err != nil {
+		return nil, fmt.Errorf("look up the versions of %d deliveries: %w", len(batch), err)
+	}
 	receipts := make([][]Receipt, len(batch))
 	for i := range batch {
 		receipts[i] = make([]Receipt, len(batch[i].Events))
 	}
 	for _, r := range rows {
-		r.receipt.Conflict = !bytes.Equal(r.fingerprint, batch[r.delivery].Events[r.place].Fingerprint[:])
 		receipts[r.delivery][r.place] = r.receipt
 	}
 	return receipts, nil

@@ -22,6 +22,8 @@ type Webhooks struct {
 	Delay   time.Duration
 	// Shuffled is the percentage of deliveries of one pull that trade places with another.
 	Shuffled int
+	// Version is that of the API which the endpoint is pinned to; empty: that of the events. In any other one deliveries look different.
+	Version string
 	// Clock is what deliveries are signed by; nil: the account's clock. The tolerance of signatures is short.
 	Clock func() time.Time
 }
@@ -116,7 +118,7 @@ func (f *Fake) signed(e *event) *provider.Delivery {
 		at = clock()
 	}
 	source := &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "fake", Value: []byte(Secret)}}}
-	d, err := stripe.Stripe{}.Sign(source, provider.Sample{Type: e.kind, ID: e.id, Body: e.body(1)}, at)
+	d, err := stripe.Stripe{}.Sign(source, provider.Sample{Type: e.kind, ID: e.id, Body: e.pinned(f.options.Webhooks.Version)}, at)
 	if err != nil {
 		panic(err) // the source has a secret
 	}

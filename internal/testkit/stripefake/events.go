@@ -113,6 +113,17 @@ func (e *event) body(webhooks byte) []byte {
 	return slices.Concat(e.head, []byte{'0' + webhooks}, e.tail)
 }
 
+// pinned is the event as an endpoint gets it that is pinned to a version of the API.
+func (e *event) pinned(version string) []byte {
+	if version == "" || version == Version || e.tail == nil {
+		return e.body(1)
+	}
+	t := parse(e.body(1))
+	t["api_version"] = version
+	t["data"].(tree)["object"].(tree)["rendered_in"] = version
+	return text(t)
+}
+
 // answer is the event as the API answers it.
 func (e *event) answer() []byte {
 	if e.delivered {
