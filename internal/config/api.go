@@ -23,10 +23,10 @@ type API struct {
 	// Key is the credential. Make one that may only read.
 	Key APIKey `yaml:"key,omitempty"`
 	// Version is the version of the API to ask for: that of the events, as the provider's settings of the webhook show it. Leave unset
-	// for the account's own.
+	// for the account's own (Shopify: 2026-07).
 	Version string `yaml:"version,omitempty"`
 	// Rate is the most calls a second for one account, of all processes together. Leave unset for a share that leaves the larger part
-	// of the provider's limit to your own calls (Stripe: 20 in live mode, 5 in test mode).
+	// of the provider's limit to your own calls (Stripe: 20 in live mode, 5 in test mode; Shopify: 1).
 	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
 	// Concurrency is the most calls at once for one account, of all processes together.
 	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`
@@ -95,7 +95,7 @@ func onThisMachine(host string) bool {
 }
 
 // forProvider is the section with the provider's defaults; nil where there is none.
-func (a *API) forProvider(p provider.Provider) (*provider.API, error) {
+func (a *API) forProvider(p provider.Provider, src *provider.Source) (*provider.API, error) {
 	if isZero(*a) {
 		return nil, nil
 	}
@@ -107,7 +107,11 @@ func (a *API) forProvider(p provider.Provider) (*provider.API, error) {
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
 		Rate: a.Rate, Concurrency: a.Concurrency, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
 	}
-	return out, reader.CompleteAPI(out)
+	err := reader.CompleteAPI(out)
+	if sited, ok := p.(provider.Sited); ok && err == nil {
+		err = sited.Site(src, out)
+	}
+	return out, err
 }
 
 // readers are the providers whose API can be read.

@@ -43,8 +43,9 @@ func (c *Config) Endpoints() []Endpoint {
 		if p == nil {
 			continue
 		}
-		api, _ := src.API.forProvider(p)
-		out = append(out, Endpoint{Provider: p, Source: src.forProvider(name), Own: src.own(), API: api, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
+		source := src.forProvider(name)
+		api, _ := src.API.forProvider(p, source)
+		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
 	}
 	return out
 }
@@ -72,7 +73,7 @@ func checkSources(c *Config) error {
 		}
 		src := c.Sources[name].forProvider(name)
 		if p != nil {
-			if _, err := c.Sources[name].API.forProvider(p); err != nil {
+			if _, err := c.Sources[name].API.forProvider(p, src); err != nil {
 				bad = append(bad, &Problem{Path: "sources." + name + ".api", Msg: err.Error()})
 			}
 		}

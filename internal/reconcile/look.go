@@ -108,7 +108,7 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	if !ok {
 		return nil, errNoFetch
 	}
-	a, err := f.call(ctx, call)
+	a, err := f.fetch(ctx, k, call)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
 		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag()}
 	if a.Verdict.Kind == provider.Missing {
-		if err := f.believable(ctx, k.Account); err != nil {
+		if err := f.believable(ctx, k); err != nil {
 			return nil, err
 		}
 		l.Missing, l.Body = true, nil
@@ -126,9 +126,26 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	return f.event(k, l)
 }
 
+// fetch makes the call that reads an object, and the one that its answer may lead to, which is then the answer.
+func (f *fetcher) fetch(ctx context.Context, k versioning.Key, call provider.Call) (*Response, error) {
+	a, err := f.call(ctx, call)
+	in, steps := f.source.Reader.(provider.Stepper)
+	if err != nil || !steps || a.Verdict.Kind != provider.Found {
+		return a, err
+	}
+	if next, ok := in.Step(f.source.API, k.Account, k.Type, k.ID, a.Body); ok {
+		return f.call(ctx, next)
+	}
+	return a, nil
+}
+
 // control proves that the credentials are good for something, and returns what was answered.
 func (f *fetcher) control(ctx context.Context, account string) (*Response, error) {
-	a, err := f.call(ctx, f.source.Reader.Control(f.source.API, account))
+	return f.proves(ctx, f.source.Reader.Control(f.source.API, account))
+}
+
+func (f *fetcher) proves(ctx context.Context, call provider.Call) (*Response, error) {
+	a, err := f.call(ctx, call)
 	switch {
 	case err != nil:
 		return nil, err
@@ -145,13 +162,17 @@ func (f *fetcher) noDate() error {
 }
 
 // believable proves that the credentials see the account that the log is of, where events can be listed: with a key of another account nothing would be there.
-func (f *fetcher) believable(ctx context.Context, account string) error {
-	a, err := f.control(ctx, account)
+func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
+	call := f.source.Reader.Control(f.source.API, k.Account)
+	if of, ok := f.source.Reader.(provider.ObjectControl); ok {
+		call = of.ControlObject(f.source.Config, f.source.API, k.Account, k.Type, k.ID)
+	}
+	a, err := f.proves(ctx, call)
 	lister, ok := f.source.Provider.(provider.EventLister)
 	if err != nil || !ok {
 		return err
 	}
-	bodies, _, err := lister.EventPage(f.named(account), a.Body)
+	bodies, _, err := lister.EventPage(f.named(k.Account), a.Body)
 	if err != nil {
 		return fmt.Errorf("source %s: %w", f.source.Name, err)
 	}

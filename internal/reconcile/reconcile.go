@@ -167,6 +167,9 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 	if w.source == nil {
 		return "", runs.Refuse(errors.New("the source has no section api in the configuration of the processor that took the run: add it there, and ask again"))
 	}
+	if in, ok := w.source.Reader.(provider.Sited); ok && w.order.Account == "" {
+		w.order.Account = in.Home(w.source.Config)
+	}
 	switch w.order.What {
 	case Events:
 		return w.events(ctx)

@@ -24,6 +24,11 @@ func reads(t *testing.T, s Suite) {
 	if err := reader.CompleteAPI(api); err != nil {
 		t.Fatal(err)
 	}
+	if sited, ok := reader.(provider.Sited); ok {
+		if err := sited.Site(s.Source, api); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if !strings.HasPrefix(api.BaseURL, "https://") || strings.HasSuffix(api.BaseURL, "/") || api.Rate < 1 || api.Concurrency < 1 {
 		t.Errorf("of a key alone CompleteAPI makes %+v", api)
 	}
@@ -32,6 +37,9 @@ func reads(t *testing.T, s Suite) {
 		t.Error("Authorize sets no header with the key")
 	}
 	calls := []provider.Call{reader.Control(api, s.Source.Account)}
+	if of, ok := reader.(provider.ObjectControl); ok {
+		calls = append(calls, of.ControlObject(s.Source, api, s.Source.Account, "order", "1"))
+	}
 	if lister, ok := reader.(provider.EventLister); ok {
 		calls = append(calls, lister.ListEvents(api, s.Source.Account, now.Add(-time.Hour), now, ""))
 	}
