@@ -1,0 +1,128 @@
+// Package shopifyfake is a small Shopify shop that lives over time, on loopback: orders, products, customers, items and their levels, locations and fulfillments
+// that a seeded chooser creates, changes and deletes, the webhooks that tell of it, the part of Shopify's Admin API that lists and reads them, and whatever goes
+// wrong on the way. Its clock is moved by the test. It knows the truth of each object, so that a mirror can be compared with it.
+//
+//	f := shopifyfake.New(t, shopifyfake.Options{Seed: 1, Webhooks: shopifyfake.Webhooks{Lost: 50}, Faults: shopifyfake.Faults{Throttled: 5}})
+//	f.Live(200)                                                      // or Create, Change, Delete: a story of the test's own
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // what is due, signed
+//	f.Truth()                                                        // what the mirror must be in the end
+package shopifyfake
+
+import (
+	"math/rand/v2"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+)
+
+// What a Fake is reached with.
+const (
+	Shop    = "fake.myshopify.com"
+	Key     = "shpat_fake"
+	Secret  = "shpss_fake"
+	Version = "2026-07"
+)
+
+// Options say what a shop is like. Percentages are from 0 to 100. The zero value is a calm shop without faults.
+type Options struct {
+	// Seed makes every choice.
+	Seed uint64
+	// Start is what the clock shows first; zero: 2026-01-01.
+	Start time.Time
+	// Running: the clock also moves with real time.
+	Running bool
+	// Scopes are what the key may; nil: everything.
+	Scopes []string
+	// Objects is how many objects of a kind there are before changes outweigh what is new; 0: 10.
+	Objects int
+	// Gap is the longest time between two steps; 0: 400 ms, so that a second holds several.
+	Gap time.Duration
+	// Quiet is the percentage of changes that no webhook tells of.
+	Quiet int
+	// Shapes: REST answers objects with a field that webhooks do not carry.
+	Shapes bool
+	// Page is the most that a list gives at a time, whatever is asked for; 0: 250.
+	Page int
+	// Meanwhile is called before each request is looked at; nil: nothing happens.
+	Meanwhile func()
+
+	Webhooks Webhooks
+	Faults   Faults
+}
+
+// Fake is the shop and its server.
+type Fake struct {
+	// URL is the server's, without a slash at the end.
+	URL string
+
+	began time.Time // real
+
+	mu       sync.Mutex
+	options  Options
+	choose   *rand.Rand
+	luck     *rand.Rand // of requests, whose order the life should not depend on
+	clock    int64      // microseconds
+	objects  map[string]*object
+	kinds    map[string][]*object // in the order of their ids
+	last     int64                // the last id
+	queue    []attempt
+	sent     int
+	script   []Fault
+	met      map[Fault]int
+	requests []Request
+	calls    bucket
+	points   bucket
+}
+
+// New starts a Fake with one location; it ends with the test.
+func New(t testing.TB, o Options) *Fake {
+	t.Helper()
+	if o.Start.IsZero() {
+		o.Start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	}
+	if o.Objects == 0 {
+		o.Objects = 10
+	}
+	if o.Gap == 0 {
+		o.Gap = 400 * time.Millisecond
+	}
+	if o.Page == 0 {
+		o.Page = 250
+	}
+	f := &Fake{
+		options: o, began: time.Now(), clock: o.Start.UnixMicro(), objects: map[string]*object{}, kinds: map[string][]*object{}, last: 8_104_417_293_600_000_000,
+		met: map[Fault]int{}, choose: rand.New(rand.NewPCG(o.Seed, 1)), luck: rand.New(rand.NewPCG(o.Seed, 2)),
+	}
+	f.calls, f.points = newBucket(o.Faults.Calls, 40, 2), newBucket(o.Faults.Points, 2000, 100)
+	f.Create("location")
+	server := httptest.NewServer(f)
+	f.URL = server.URL
+	t.Cleanup(server.Close)
+	return f
+}
+
+// Now is the time on the shop's clock.
+func (f *Fake) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.UnixMicro(f.now()).UTC()
+}
+
+// Advance moves the clock on; it never goes back.
+func (f *Fake) Advance(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clock += max(d, 0).Microseconds()
+}
+
+func (f *Fake) now() int64 {
+	if f.options.Running {
+		return f.clock + time.Since(f.began).Microseconds()
+	}
+	return f.clock
+}
+
+func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
+
+const second = int64(1_000_000)
