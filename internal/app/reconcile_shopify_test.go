@@ -1,0 +1,127 @@
+package app_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+)
+
+// startShop starts a gateway and a processor that read the API of a fake shop.
+func startShop(t *testing.T, fake *shopifyfake.Fake) *reloading {
+	t.Helper()
+	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: shopify\n    account: %s\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, concurrency: 8}\n",
+		shopifyfake.Shop, shopifyfake.Secret, fake.URL, shopifyfake.Key), time.Hour)
+	stop(t, r.app)
+	loader := config.NewLoader(r.file, config.ForGateway, nil)
+	var err error
+	if r.cfg, err = loader.Load(); err != nil {
+		t.Fatal(err)
+	}
+	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Tune: func(tuning *app.Tuning) {
+		patient(tuning)
+		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
+		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
+	}})
+	return r
+}
+
+// ran waits for a reconciliation and returns what it counted.
+func ran(t *testing.T, operator *pgxpool.Pool, order reconcile.Order) map[string]int64 {
+	t.Helper()
+	run, err := runs.Ask(t.Context(), operator, runs.Order{Job: reconcile.Job, Asked: order, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counts map[string]int64
+	testkit.Eventually(t, time.Minute, func() error {
+		now, err := runs.Show(t.Context(), operator, run)
+		if err == nil && now.Status != runs.Done {
+			err = fmt.Errorf("the run is %s: %s", now.Status, now.Detail)
+		}
+		if err == nil {
+			counts = now.Counts
+		}
+		return err
+	})
+	return counts
+}
+
+// A shop loses half of its webhooks, some changes send none, and REST answers in a shape of its own: each object that is looked at is then as the shop has it, whatever the faults.
+func TestLooksOfAShop(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 7, Running: true, Start: time.Now(), Quiet: 10, Objects: 4, Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
+		Faults: shopifyfake.Faults{Throttled: 3, Broken: 3}})
+	r := startShop(t, fake)
+	fake.Live(100)
+	r.deliver(t, fake)
+	wrong := r.againstShop(t, fake)
+	if len(wrong) < 5 {
+		t.Fatalf("%d objects are wrong: nothing is proven", len(wrong))
+	}
+	operator := r.db.Role(t, "operator")
+	for _, o := range wrong {
+		ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Object, Type: o.Type, ID: o.ID})
+	}
+	r.untilLikeShop(t, fake)
+}
+
+// deliver sends what is due to the source.
+func (r *reloading) deliver(t *testing.T, fake *shopifyfake.Fake) {
+	t.Helper()
+	fake.Deliver(func(d *provider.Delivery) bool {
+		status, _ := r.post(t, "shop", d)
+		return status == http.StatusOK
+	})
+}
+
+func (r *reloading) untilLikeShop(t *testing.T, fake *shopifyfake.Fake) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if wrong := r.againstShop(t, fake); len(wrong) > 0 {
+			return fmt.Errorf("%d objects are not as the shop has them, the first: %s %s %s", len(wrong), wrong[0].Type, wrong[0].ID, wrong[0].Body)
+		}
+		return nil
+	})
+}
+
+// againstShop are the objects that the mirror does not show as the shop has them. What was never told of and is gone may be unknown.
+func (r *reloading) againstShop(t *testing.T, fake *shopifyfake.Fake) (wrong []shopifyfake.Object) {
+	t.Helper()
+	for _, o := range fake.Truth() {
+		var state []byte
+		var doubt bool
+		deleted := true
+		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous OR look_after <> 0 FROM objects WHERE account = $1 AND object_type = $2 AND object_id = $3
+			UNION ALL SELECT NULL, true, false LIMIT 1`, shopifyfake.Shop, o.Type, o.ID).Scan(&state, &deleted, &doubt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if doubt || deleted != (o.Body == nil) || !deleted && shopSum(t, state) != shopSum(t, o.Body) {
+			wrong = append(wrong, o)
+		}
+	}
+	return wrong
+}
+
+// shopSum compares states but for what REST alone carries.
+func shopSum(t *testing.T, text []byte) [32]byte {
+	t.Helper()
+	v, err := canonical.Parse(text)
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v.Sum(canonical.Options{Without: []string{"rest_only"}})
+}

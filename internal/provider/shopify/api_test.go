@@ -1,0 +1,157 @@
+package shopify_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+)
+
+// apiOf is the API of a fake shop, and its source.
+func apiOf(t *testing.T, fake *shopifyfake.Fake) (*provider.Source, *provider.API) {
+	t.Helper()
+	src := &provider.Source{Account: "Fake.myshopify.com"}
+	api := &provider.API{BaseURL: fake.URL, Key: provider.Secret{Value: []byte(shopifyfake.Key)}}
+	if err := (shopify.Shopify{}).CompleteAPI(api); err != nil {
+		t.Fatal(err)
+	}
+	if err := (shopify.Shopify{}).Site(src, api); err != nil {
+		t.Fatal(err)
+	}
+	return src, api
+}
+
+// answered makes a call and judges the answer.
+func answered(t *testing.T, api *provider.API, call provider.Call) (provider.Verdict, http.Header, []byte) {
+	t.Helper()
+	address := api.BaseURL + call.Path
+	if len(call.Query) > 0 {
+		address += "?" + call.Query.Encode()
+	}
+	req, err := http.NewRequestWithContext(t.Context(), call.Method, address, bytes.NewReader(call.Body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, values := range call.Header {
+		req.Header[name] = values
+	}
+	shopify.Shopify{}.Authorize(api, req.Header)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shopify.Shopify{}.Answer(resp.StatusCode, resp.Header, body), resp.Header, body
+}
+
+func TestCompleteAPI(t *testing.T) {
+	t.Parallel()
+	api := &provider.API{Key: provider.Secret{Value: []byte("shpat_x")}}
+	if err := (shopify.Shopify{}).CompleteAPI(api); err != nil || api.Version != "2026-07" || api.Rate != 1 || api.Concurrency != 2 {
+		t.Errorf("completed: %+v, %v", api, err)
+	}
+	set := provider.API{BaseURL: "https://x.example", Version: "2026-10", Rate: 7, Concurrency: 3}
+	kept := set
+	if err := (shopify.Shopify{}).CompleteAPI(&kept); err != nil || !cmp.Equal(set, kept) {
+		t.Errorf("completed: %+v, %v, want it as it was", kept, err)
+	}
+	if err := (shopify.Shopify{}).CompleteAPI(&provider.API{Version: "2026-08"}); err == nil || !strings.Contains(err.Error(), "version") {
+		t.Errorf("a version that is none: %v", err)
+	}
+	if err := (shopify.Shopify{}).CompleteAPI(&provider.API{Key: provider.Secret{Value: []byte("shpss_x1y2")}}); err == nil || !strings.Contains(err.Error(), "client secret") || strings.Contains(err.Error(), "x1y2") {
+		t.Errorf("the client secret as the key: %v", err)
+	}
+}
+
+// The key goes to the one shop of the source and nowhere else.
+func TestSite(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		src       provider.Source
+		base      string
+		want, bad string
+	}{
+		{provider.Source{Account: "My-Shop.myshopify.com"}, "", "https://my-shop.myshopify.com", ""},
+		{provider.Source{Account: "my-shop.myshopify.com"}, "https://mirror.example", "https://mirror.example", ""},
+		{provider.Source{Account: "shop.example"}, "https://mirror.example", "https://mirror.example", ""},
+		{provider.Source{Account: "shop.example"}, "", "", "own domain"},
+		{provider.Source{Accounts: []string{"my-shop.myshopify.com"}}, "", "", "account"},
+		{provider.Source{Accounts: []string{"*"}}, "https://mirror.example", "", "account"},
+	}
+	for _, test := range tests {
+		api := &provider.API{BaseURL: test.base}
+		err := shopify.Shopify{}.Site(&test.src, api)
+		if test.bad != "" && (err == nil || !strings.Contains(err.Error(), test.bad)) || test.bad == "" && (err != nil || api.BaseURL != test.want) {
+			t.Errorf("%+v at %q: %q, %v, want %q", test.src, test.base, api.BaseURL, err, test.want+test.bad)
+		}
+	}
+	api := &provider.API{Version: "2026-07"}
+	for _, account := range []string{"", "other.myshopify.com", "Fake.myshopify.com"} {
+		if _, ok := (shopify.Shopify{}).Fetch(&provider.Source{Account: "fake.myshopify.com"}, api, account, "order", "7"); ok {
+			t.Errorf("an order of the account %q would be asked for with another shop's key", account)
+		}
+		if len(shopify.Shopify{}.Lists(&provider.Source{Account: "fake.myshopify.com", Accounts: []string{"*"}}, api, account)) > 0 {
+			t.Errorf("lists of the account %q with another shop's key", account)
+		}
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	const bucket = `"extensions":{"cost":{"requestedQueryCost":252,"throttleStatus":{"maximumAvailable":2000,"currentlyAvailable":%d,"restoreRate":100}}}`
+	tests := []struct {
+		status int
+		header http.Header
+		body   string
+		kind   provider.VerdictKind
+		wait   time.Duration
+		detail string
+	}{
+		{200, nil, `{"data":{"page":{}},` + fmt.Sprintf(bucket, 1500) + `}`, provider.Found, 0, ""},
+		{200, nil, `{"data":{"page":{}},` + fmt.Sprintf(bucket, 700) + `}`, provider.Found, 3 * time.Second, ""},
+		{200, nil, `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}],` + fmt.Sprintf(bucket, 200) + `}`, provider.Throttled, 8 * time.Second, "points"},
+		{200, nil, `{"errors":[{"message":"Throttled","extensions":{"code":"THROTTLED"}}]}`, provider.Throttled, time.Second, "points"},
+		{200, nil, `{"errors":[{"message":"Access denied for orders field. Required access: ` + "`read_orders`" + ` access scope.","extensions":{"code":"ACCESS_DENIED"}}]}`, provider.Refused, 0, "read_orders"},
+		{200, nil, `{"errors":[{"message":"no","extensions":{"code":"SHOP_INACTIVE"}}]}`, provider.Refused, time.Minute, "closed"},
+		{200, nil, `{"errors":[{"message":"Invalid cursor for current pagination sort."}]}`, provider.Expired, 0, "cursor"},
+		{200, nil, `{"data":null,"errors":[{"message":"boom shpat_x","extensions":{"code":"INTERNAL_SERVER_ERROR"}}]}`, provider.Trouble, 0, "INTERNAL_SERVER_ERROR"},
+		{200, nil, `{"errors":"boom"}`, provider.Trouble, 0, "none of GraphQL's"},
+		{200, nil, `{"data":{"object":null}}`, provider.Missing, 0, "null"},
+		{200, nil, `{"inventory_levels":[]}`, provider.Missing, 0, "not kept"},
+		{200, nil, `{"inventory_levels":[{}]}`, provider.Found, 0, ""},
+		{200, nil, `{"data":{"orderScopes":{"accessScopes":[{"handle":"read_orders"}]}}}`, provider.Refused, 0, "read_all_orders"},
+		{200, nil, `{"data":{"orderScopes":{"accessScopes":[{"handle":"read_orders"},{"handle":"read_all_orders"}]}}}`, provider.Found, 0, ""},
+		{200, http.Header{"X-Shopify-Shop-Api-Call-Limit": {"20/40"}}, `{"order":{}}`, provider.Found, 0, ""},
+		{200, http.Header{"X-Shopify-Shop-Api-Call-Limit": {"32/40"}}, `{"order":{}}`, provider.Found, 6 * time.Second, ""},
+		{200, http.Header{"X-Shopify-Shop-Api-Call-Limit": {"NaN/Inf"}}, `{"order":{}}`, provider.Found, 0, ""},
+		{400, nil, `{"errors":{"page_info":"Invalid value."}}`, provider.Expired, 0, "page_info"},
+		{401, nil, `{"errors":"[API] Invalid API key or access token"}`, provider.Refused, time.Minute, "access token"},
+		{402, nil, `{"errors":"Unavailable Shop"}`, provider.Refused, time.Minute, "frozen"},
+		{403, nil, `{"errors":"[API] This action requires merchant approval for read_customers scope."}`, provider.Refused, 0, "read_customers"},
+		{403, nil, `{"errors":"no"}`, provider.Refused, 0, "read scope"},
+		{404, nil, `{"errors":"Not Found"}`, provider.Missing, 0, "404"},
+		{404, nil, `<html>`, provider.Trouble, 0, "404"},
+		{423, nil, `{"errors":"This shop is locked"}`, provider.Refused, time.Minute, "locked"},
+		{429, http.Header{"Retry-After": {"2.0"}}, `{"errors":"Exceeded"}`, provider.Throttled, 2 * time.Second, "429"},
+		{502, nil, `<html>`, provider.Trouble, 0, "502"},
+	}
+	for _, test := range tests {
+		v := shopify.Shopify{}.Answer(test.status, test.header, []byte(test.body))
+		if v.Kind != test.kind || v.Wait != test.wait || !strings.Contains(v.Detail, test.detail) || strings.Contains(v.Detail, "shpat") {
+			t.Errorf("%d %s: %+v, want %s after %s with %q", test.status, test.body, v, test.kind, test.wait, test.detail)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package shopify_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+)
+
+// faked are the types that the fake shop has.
+var faked = []string{"customer", "fulfillment", "inventory_item", "inventory_level", "location", "order", "product"}
+
+// walked reads all pages of a list: the versions of the objects by their ids, 0 for one whose list tells its body.
+func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, until time.Time) map[string]int64 {
+	t.Helper()
+	src, api := apiOf(t, fake)
+	out := map[string]int64{}
+	for cursor := ""; ; {
+		v, header, body := answered(t, api, shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, since, until, cursor))
+		if v.Kind != provider.Found {
+			t.Fatalf("%s: %+v: %s", objectType, v, body)
+		}
+		page, next, err := shopify.Shopify{}.ObjectPage(src, api, shopifyfake.Shop, objectType, cursor, header, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range page {
+			if _, twice := out[one.ObjectID]; twice {
+				t.Fatalf("%s %s is listed twice", objectType, one.ObjectID)
+			}
+			out[one.ObjectID] = one.At
+			if one.HasAt == (one.Body != nil) {
+				t.Fatalf("%s %s: neither a version nor a body, or both: %+v", objectType, one.ObjectID, one)
+			}
+			if one.Body != nil {
+				out[one.ObjectID] = snapshot(t, objectType, one.ObjectID, one.Body).At
+			}
+		}
+		if next == "" {
+			return out
+		}
+		cursor = next
+	}
+}
+
+func snapshot(t *testing.T, objectType, id string, body []byte) provider.Observation {
+	t.Helper()
+	o, err := shopify.Shopify{}.Snapshot(nil, &provider.Snapshot{Account: shopifyfake.Shop, ObjectType: objectType, ObjectID: id, Body: body})
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", objectType, id, err, body)
+	}
+	return o
+}
+
+// versions are what a walk must find: what is alive, and changed from since on.
+func versions(t *testing.T, fake *shopifyfake.Fake, objectType string, since time.Time) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	for _, o := range fake.Truth() {
+		if o.Type != objectType || o.Body == nil {
+			continue
+		}
+		wrapped := fmt.Appendf(nil, `{%q:%s}`, objectType, o.Body)
+		if objectType == "inventory_level" {
+			wrapped = fmt.Appendf(nil, `{"inventory_levels":[%s]}`, o.Body)
+		}
+		if at := snapshot(t, objectType, o.ID, wrapped).At; at >= since.UnixMicro() {
+			out[o.ID] = at
+		}
+	}
+	return out
+}
+
+// Every list tells of all that is there, page by page, with its version, and a list by change of what has changed; nothing that is hidden by default is left out.
+func TestLists(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Page: 3, Objects: 12})
+	fake.Live(400)
+	middle := fake.Now().Truncate(time.Second)
+	src, api := apiOf(t, fake)
+	lists := shopify.Shopify{}.Lists(src, api, shopifyfake.Shop)
+	for _, objectType := range faked {
+		want := versions(t, fake, objectType, time.Time{})
+		if diff := cmp.Diff(want, walked(t, fake, objectType, time.Time{}, time.Time{})); diff != "" || len(want) < 2 {
+			t.Errorf("%s, %d of them: %s", objectType, len(want), diff)
+		}
+	}
+	fake.Live(40)
+	for _, objectType := range faked {
+		if !lists[objectType].ByChange || objectType == "fulfillment" {
+			continue
+		}
+		want := versions(t, fake, objectType, middle)
+		got := walked(t, fake, objectType, middle, fake.Now())
+		if all := walked(t, fake, objectType, time.Time{}, time.Time{}); len(got) >= len(all) && objectType != "location" {
+			t.Errorf("%s: %d of %d are listed as changed: nothing is proven", objectType, len(got), len(all))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s by change: %s", objectType, diff)
+		}
+	}
+	all, some := walked(t, fake, "fulfillment", time.Time{}, time.Time{}), walked(t, fake, "fulfillment", middle, fake.Now())
+	for id, at := range all {
+		if at >= middle.UnixMicro() && some[id] != at {
+			t.Errorf("the fulfillment %s changed and is not listed", id)
+		}
+	}
+	if len(some) >= len(all) {
+		t.Errorf("%d of %d fulfillments are listed as changed", len(some), len(all))
+	}
+}
+
+// What changes while a list is read is listed once, and nothing else is skipped for it.
+func TestListsWhileTheyChange(t *testing.T) {
+	t.Parallel()
+	var fake *shopifyfake.Fake
+	busy := false
+	fake = shopifyfake.New(t, shopifyfake.Options{Seed: 5, Page: 2, Objects: 12, Meanwhile: func() {
+		if busy {
+			fake.Live(1)
+		}
+	}})
+	fake.Live(300)
+	for _, objectType := range []string{"product", "order", "inventory_level"} {
+		before := versions(t, fake, objectType, time.Time{})
+		busy = true
+		got := walked(t, fake, objectType, time.Time{}, time.Time{})
+		busy = false
+		after := versions(t, fake, objectType, time.Time{})
+		maps.DeleteFunc(before, func(id string, _ int64) bool { _, stays := after[id]; return !stays })
+		for id := range before {
+			if got[id] == 0 {
+				t.Errorf("%s %s was there all the time and is not listed", objectType, id)
+			}
+		}
+	}
+}
+
+// A cursor that is no longer known says so, and not that the list is at its end.
+func TestExpiredCursor(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Page: 2, Objects: 12})
+	fake.Live(300)
+	src, api := apiOf(t, fake)
+	for _, objectType := range faked {
+		list := func(cursor string) provider.Call {
+			return shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, time.Time{}, time.Time{}, cursor)
+		}
+		_, header, body := answered(t, api, list(""))
+		_, next, err := shopify.Shopify{}.ObjectPage(src, api, shopifyfake.Shop, objectType, "", header, body)
+		if err != nil || next == "" {
+			t.Fatalf("%s: %q, %v", objectType, next, err)
+		}
+		fake.Script(shopifyfake.Expired)
+		if v, _, body := answered(t, api, list(next)); v.Kind != provider.Expired {
+			t.Errorf("%s: %+v: %s", objectType, v, body)
+		}
+	}
+}
+
+func TestPagesThatAreNone(t *testing.T) {
+	t.Parallel()
+	for _, objectType := range faked {
+		for _, body := range []string{``, `{}`, `{"data":{}}`, `{"data":{"page":null,"locations":null}}`, `[]`, `{"orders":null}`,
+			`{"data":{"page":{"nodes":[],"pageInfo":{"hasNextPage":true}}}}`, `{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/x","updatedAt":"2026-01-01T00:00:00Z"}]}}}`,
+			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/7"}]}}}`} {
+			if page, next, err := (shopify.Shopify{}).ObjectPage(nil, nil, "", objectType, "", nil, []byte(body)); err == nil {
+				t.Errorf("%s: %s is a page of %d, followed by %q", objectType, body, len(page), next)
+			}
+		}
+	}
+}

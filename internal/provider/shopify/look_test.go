@@ -1,0 +1,141 @@
+package shopify_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+)
+
+// read makes a look: Fetch, and the step that its answer may lead to.
+func read(t *testing.T, fake *shopifyfake.Fake, objectType, id string) (provider.Verdict, []byte) {
+	t.Helper()
+	src, api := apiOf(t, fake)
+	call, ok := shopify.Shopify{}.Fetch(src, api, shopifyfake.Shop, objectType, id)
+	if !ok {
+		t.Fatalf("%s %s is not read", objectType, id)
+	}
+	v, _, body := answered(t, api, call)
+	if next, ok := (shopify.Shopify{}).Step(api, shopifyfake.Shop, objectType, id, body); ok && v.Kind == provider.Found {
+		v, _, body = answered(t, api, next)
+	}
+	return v, body
+}
+
+// Every object is read whole, in its webhook's shape and version, and what is gone is said to be missing.
+func TestLooks(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 4})
+	fake.Live(400)
+	seen := map[string]int{}
+	for _, o := range fake.Truth() {
+		v, body := read(t, fake, o.Type, o.ID)
+		if o.Body == nil {
+			if seen[o.Type+" gone"]++; v.Kind != provider.Missing {
+				t.Errorf("%s %s is gone: %+v: %s", o.Type, o.ID, v, body)
+			}
+			continue
+		}
+		seen[o.Type]++
+		look := snapshot(t, o.Type, o.ID, body)
+		topic := strings.Replace(o.Type+"s", "order", "order", 1) + "/update"
+		if o.Type == "order" {
+			topic = "orders/updated"
+		}
+		event, err := shopify.Shopify{}.Observe(&provider.Source{}, &provider.Stored{Type: topic, Account: shopifyfake.Shop, Body: o.Body})
+		if err != nil || v.Kind != provider.Found || look.ObjectID != event.ObjectID || look.At != event.At || look.Unit != event.Unit || look.Own != event.Own || look.Still != event.Still ||
+			string(look.State.Raw()) != string(event.State.Raw()) {
+			t.Errorf("%s %s: %+v, looked %+v, told %+v, %v", o.Type, o.ID, v, look, event, err)
+		}
+	}
+	for _, objectType := range faked {
+		if seen[objectType] == 0 || seen[objectType+" gone"] == 0 && objectType != "location" {
+			t.Errorf("%s: %d seen, %d gone: nothing is proven", objectType, seen[objectType], seen[objectType+" gone"])
+		}
+	}
+}
+
+// An order of long ago looks to a key without read_all_orders as if it were missing: the control says that it is not to be believed.
+func TestOldOrdersAreNotMissing(t *testing.T) {
+	t.Parallel()
+	scopes := []string{"read_orders", "read_products", "read_fulfillments"}
+	fake := shopifyfake.New(t, shopifyfake.Options{Scopes: scopes})
+	id, product := fake.Create("order"), fake.Create("product")
+	fake.Advance(61 * 24 * time.Hour)
+	if v, _ := read(t, fake, "order", id); v.Kind != provider.Missing {
+		t.Fatalf("an old order: %+v: nothing is proven", v)
+	}
+	src, api := apiOf(t, fake)
+	control := func(objectType, id string) provider.Verdict {
+		v, _, _ := answered(t, api, shopify.Shopify{}.ControlObject(src, api, shopifyfake.Shop, objectType, id))
+		return v
+	}
+	if v := control("order", id); v.Kind != provider.Refused || !strings.Contains(v.Detail, "read_all_orders") {
+		t.Errorf("the control of an order: %+v", v)
+	}
+	if v := control("product", product); v.Kind != provider.Found {
+		t.Errorf("the control of a product: %+v", v)
+	}
+	every := shopifyfake.New(t, shopifyfake.Options{Scopes: append(scopes, "read_all_orders")})
+	src, api = apiOf(t, every)
+	if v := control("order", id); v.Kind != provider.Found {
+		t.Errorf("the control of an order with read_all_orders: %+v", v)
+	}
+}
+
+func TestSnapshotsThatAreNone(t *testing.T) {
+	t.Parallel()
+	many := `{"product":{"id":7,` + wholeProduct + `,"variants":[` + strings.Repeat(`{},`, 99) + `{}]}}`
+	tests := []struct{ objectType, id, body, want string }{
+		{"order", "7", `{"order":{"id":8,` + wholeOrder + `}}`, `answered "8"`},
+		{"order", "7", `{"id":7,` + wholeOrder + `}`, "something else"},
+		{"order", "7", `{"order":{"id":7,` + updated + `}}`, "not whole: the body has no line_items"},
+		{"product", "7", many, "100 variants"},
+		{"inventory_level", "7:8", `{"inventory_levels":[{"inventory_item_id":7,"location_id":9,"available":1,` + updated + `}]}`, `answered "7:9"`},
+		{"inventory_level", "7:8", `{"inventory_levels":[{},{}]}`, "something else"},
+		{"cart", "x", `{"cart":{}}`, "not read"},
+		{"moon", "7", `{"moon":{}}`, "not read"},
+	}
+	for _, test := range tests {
+		_, err := shopify.Shopify{}.Snapshot(nil, &provider.Snapshot{ObjectType: test.objectType, ObjectID: test.id, Body: []byte(test.body)})
+		var dead *provider.Dead
+		if !errors.As(err, &dead) || !strings.Contains(dead.Reason, test.want) {
+			t.Errorf("%s %s: %v, want %q", test.objectType, test.body, err, test.want)
+		}
+	}
+	whole := snapshot(t, "product", "7", []byte(strings.Replace(many, "{},", "", 1)))
+	if !whole.HasAt || whole.State == nil {
+		t.Errorf("a product of 99 variants: %+v", whole)
+	}
+}
+
+// What no call reads by what the mirror knows is not asked for, and no name leads anywhere else.
+func TestFetch(t *testing.T) {
+	t.Parallel()
+	src, api := &provider.Source{Account: "fake.myshopify.com"}, &provider.API{Version: "2026-10"}
+	tests := []struct{ objectType, id, want string }{
+		{"order", "7", " /admin/api/2026-10/orders/7.json?"},
+		{"inventory_level", "7:8", " /admin/api/2026-10/inventory_levels.json?inventory_item_ids=7&location_ids=8"},
+		{"fulfillment", "7", "POST /admin/api/2026-10/graphql.json?"},
+		{"shop", "7", " /admin/api/2026-10/shop.json?"},
+		{"order", "../7", ""}, {"order", "7:8", ""}, {"order", "", ""}, {"inventory_level", "7", ""}, {"cart", "abc", ""}, {"refund", "7", ""}, {"moon", "7", ""},
+	}
+	for _, test := range tests {
+		call, ok := shopify.Shopify{}.Fetch(src, api, "fake.myshopify.com", test.objectType, test.id)
+		if got := fmt.Sprintf("%s %s?%s", call.Method, call.Path, call.Query.Encode()); ok != (test.want != "") || ok && got != test.want {
+			t.Errorf("%s %s: %s, %t, want %s", test.objectType, test.id, got, ok, test.want)
+		}
+	}
+	if v := (shopify.Shopify{}).Answer(http.StatusOK, nil, []byte(`{"data":{"object":{"order":{"legacyResourceId":"../x"}}}}`)); v.Kind != provider.Found {
+		t.Errorf("%+v", v)
+	}
+	if _, ok := (shopify.Shopify{}).Step(api, "", "fulfillment", "7", []byte(`{"data":{"object":{"order":{"legacyResourceId":"../x"}}}}`)); ok {
+		t.Error("a step to what is no number")
+	}
+}
