@@ -30,7 +30,7 @@ func NewTrial(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoi
 	configured := map[string]processor.Source{}
 	for _, e := range endpoints {
 		if number, ok := known.Number[e.Source.Name]; ok { // else it has stored nothing
-			configured[e.Source.Name] = processor.Source{Number: number, Config: e.Source, Provider: e.Provider}
+			configured[e.Source.Name] = processor.Source{Number: number, Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
 		}
 	}
 	if name := known.Name[o.Filter.Source]; o.Filter.Source != 0 && configured[name].Provider == nil {

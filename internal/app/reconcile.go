@@ -10,7 +10,6 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
@@ -72,17 +71,16 @@ func (a *App) replaceReadable(cfg *config.Config, known events.Sources) error {
 	var sources []*reconcile.Source
 	var calls []*reconcile.Client
 	for name, e := range byName(cfg) {
-		reader, ok := e.Provider.(provider.Reader)
-		if e.API == nil || !ok {
+		if e.API == nil || e.Reader == nil {
 			continue
 		}
-		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name, Reader: reader, API: e.API, Metrics: f.metrics,
+		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name, Reader: e.Reader, API: e.API, Metrics: f.metrics,
 			Logger: a.Logger.With("component", "reconcile")})
 		if err != nil {
 			return err
 		}
 		calls = append(calls, c)
-		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source, API: e.API, Provider: e.Provider, Reader: reader, Caller: c})
+		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader, Caller: c})
 	}
 	f.sources.Replace(sources...)
 	for _, old := range f.calls {

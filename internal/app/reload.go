@@ -202,7 +202,7 @@ func gatewaySources(cfg *config.Config, known events.Sources) map[string]ingest.
 func processorSources(cfg *config.Config, known events.Sources) map[string]processor.Source {
 	out := map[string]processor.Source{}
 	for name, e := range byName(cfg) {
-		out[name] = processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider}
+		out[name] = processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
 	}
 	return out
 }

@@ -60,6 +60,7 @@ var rules = []rule{
 	{"internal/config/gendoc", 36, "writes the reference page from config's fields"},
 	{"internal/config", 35, "above providers, whose own checks it runs on a configured source"},
 	{"internal/provider/all", 33, "the one list of providers"},
+	{"internal/provider/rest", 32, "the API that is data; config makes it of what a source says"},
 	{"internal/provider/*", 32, "one folder per provider"},
 	{"internal/provider", 30, "what a provider means"},
 	{"internal/signature", 20, "signature schemes as data"},

@@ -34,6 +34,23 @@ type API struct {
 	Timeout time.Duration `yaml:"timeout,omitempty" shown:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
 	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
 	MaxAnswerBytes Bytes `yaml:"max_answer_bytes,omitempty" shown:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+	// Header is the header that carries the key, for an API that objects describes: its name and value, with {key}, or {key_base64} for
+	// 'Authorization: Basic {key_base64}' and a key of the form user:password.
+	Header string `yaml:"header,omitempty" shown:"Authorization: Bearer {key}"`
+	// Headers are further ones that each of its calls has, e.g. Api-Version: '{version}'. They are shown, so put no secret here.
+	Headers map[string]string `yaml:"headers,omitempty"`
+	// Control is the path of a call to it that is answered wherever the key is good, e.g. /v1/me; {account} may stand in it. That an object is
+	// missing is believed only after it.
+	Control string `yaml:"control,omitempty"`
+	// Missing is how it answers that there is no such object; leave unset for 404 and 410.
+	Missing APIAnswer `yaml:"missing,omitempty"`
+	// Expired is how it answers that a {cursor} is no longer known: then the list is begun again. Leave unset where it never does.
+	Expired APIAnswer `yaml:"expired,omitempty"`
+	// Lag is how old a state it may answer with, e.g. of a replica. Too small a one lets an old state win.
+	Lag time.Duration `yaml:"lag,omitempty" shown:"1s" validate:"omitempty,gte=1000,lte=3600000000000"`
+	// Objects describes an API that Postern does not know: how objects are read and listed, by their type as the source's events name it. The
+	// API must answer JSON, with a header Date. Paths are dotted, as in events and objects of the source.
+	Objects map[string]*APIObject `yaml:"objects,omitempty" validate:"dive,required"`
 }
 
 // APIKey is the credential: exactly one of value, env and file.
@@ -94,21 +111,20 @@ func onThisMachine(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// forProvider is the section with the provider's defaults; nil where there is none.
-func (a *API) forProvider(p provider.Provider, src *provider.Source) (*provider.API, error) {
+// forProvider is the section with the defaults of who reads the API; nil where there is none.
+func (a *API) forProvider(p provider.Provider, reader provider.Reader, src *provider.Source) (*provider.API, error) {
 	if isZero(*a) {
 		return nil, nil
 	}
-	reader, ok := p.(provider.Reader)
-	if !ok {
-		return nil, fmt.Errorf("the API of %s cannot be read yet, only that of %s: leave this section out", p.Name(), strings.Join(readers(), ", "))
+	if reader == nil {
+		return nil, fmt.Errorf("the API of %s cannot be read yet, only that of %s: leave this section out, or describe the API under objects", p.Name(), strings.Join(readers(), ", "))
 	}
 	out := &provider.API{
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
 		Rate: a.Rate, Concurrency: a.Concurrency, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
 	}
 	err := reader.CompleteAPI(out)
-	if sited, ok := p.(provider.Sited); ok && err == nil {
+	if sited, ok := reader.(provider.Sited); ok && err == nil {
 		err = sited.Site(src, out)
 	}
 	return out, err

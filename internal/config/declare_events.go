@@ -193,10 +193,10 @@ func plain(refs []signature.Ref) []signature.Ref {
 // isZero tells whether nothing of a setting was set.
 func isZero[T any](v T) bool { return empty(reflect.ValueOf(v)) }
 
-// empty is IsZero, but for lists that were set to nothing.
+// empty is IsZero, but for lists and maps that were set to nothing.
 func empty(v reflect.Value) bool {
 	switch v.Kind() {
-	case reflect.Slice:
+	case reflect.Slice, reflect.Map:
 		return v.Len() == 0
 	case reflect.Struct:
 		for i := range v.NumField() {

@@ -68,6 +68,8 @@ func LoadSources(path string) (*Config, error) {
 		p, err := c.Sources[name].provider(name)
 		if p == nil && err == nil {
 			err = &Problem{Path: "sources." + name + ".provider", Msg: fmt.Sprintf("%q is not known", c.Sources[name].Provider)}
+		} else if p != nil {
+			err = errors.Join(err, c.Sources[name].checkAPI(name, p, false))
 		}
 		bad = append(bad, err)
 	}

@@ -74,12 +74,24 @@ func setScalar(v reflect.Value, text string) error {
 		}
 		v.SetBool(text == "true")
 	case reflect.Slice:
-		v.Set(reflect.ValueOf(splitList(text)))
+		return setList(v, splitList(text))
 	case reflect.Map:
 		return setPairs(v, text)
 	default:
 		return fmt.Errorf("settings of kind %s cannot be given as text", v.Kind())
 	}
+	return nil
+}
+
+// setList puts words into a list of them, or of whole numbers.
+func setList(v reflect.Value, words []string) error {
+	out := reflect.MakeSlice(v.Type(), len(words), len(words))
+	for i, word := range words {
+		if err := setScalar(out.Index(i), word); err != nil {
+			return err
+		}
+	}
+	v.Set(out)
 	return nil
 }
 

@@ -28,10 +28,20 @@ type Endpoint struct {
 	Own bool
 	// API is how the provider's API is read; nil where it is not.
 	API *provider.API
+	// Reader is who reads it, and what was read of it before; nil where nobody can.
+	Reader provider.Reader
 	// MaxBodyBytes is the largest body this source takes.
 	MaxBodyBytes int64
 	// RedactOnRequest: what its sender asks to be forgotten is redacted without a person.
 	RedactOnRequest bool
+}
+
+// Looker is who reads what was read of the provider's API; nil where nobody can.
+func (e *Endpoint) Looker() provider.Looker {
+	if e.Reader == nil {
+		return nil // and no interface around one
+	}
+	return e.Reader
 }
 
 // Endpoints are all sources, sorted by name. It is for a Config from Load, LoadDev or Parse, which have checked them.
@@ -44,8 +54,9 @@ func (c *Config) Endpoints() []Endpoint {
 			continue
 		}
 		source := src.forProvider(name)
-		api, _ := src.API.forProvider(p, source)
-		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
+		reader := src.reader(&builder{}, p)
+		api, _ := src.API.forProvider(p, reader, source)
+		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, Reader: reader, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
 	}
 	return out
 }
@@ -73,9 +84,7 @@ func checkSources(c *Config) error {
 		}
 		src := c.Sources[name].forProvider(name)
 		if p != nil {
-			if _, err := c.Sources[name].API.forProvider(p, src); err != nil {
-				bad = append(bad, &Problem{Path: "sources." + name + ".api", Msg: err.Error()})
-			}
+			bad = append(bad, c.Sources[name].checkAPI(name, p, true))
 		}
 		if p == nil || err != nil || !complete(src) {
 			continue
@@ -89,6 +98,20 @@ func checkSources(c *Config) error {
 		}
 	}
 	return errors.Join(bad...)
+}
+
+// checkAPI tells what is wrong with how the API is read and, if it is to be called, with what a call needs.
+func (s *Source) checkAPI(name string, p provider.Provider, called bool) error {
+	path := "sources." + name + ".api"
+	b := &builder{path: path}
+	reader := s.reader(b, p)
+	if len(b.bad) > 0 || !called {
+		return errors.Join(b.bad...)
+	}
+	if _, err := s.API.forProvider(p, reader, s.forProvider(name)); err != nil {
+		return &Problem{Path: path, Msg: err.Error()}
+	}
+	return nil
 }
 
 func complete(src *provider.Source) bool {

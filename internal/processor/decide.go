@@ -117,9 +117,10 @@ func (it *item) look(src Source) (ignored string, err error) {
 	if err != nil {
 		return "", err
 	}
-	reader, ok := src.Provider.(provider.Looker)
-	if !ok {
-		return "", &provider.Dead{Reason: fmt.Sprintf("looks of provider %s cannot be read by this release", src.Provider.Name())}
+	reader := src.looker()
+	if reader == nil {
+		it.patient = true
+		return "", fmt.Errorf("looks of source %q cannot be read: add the section api, with objects, that they were made by; they are tried again", it.ev.Source)
 	}
 	if err := it.name(src, l.Account, l.ObjectType, l.ObjectID); err != nil {
 		return "", err

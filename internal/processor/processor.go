@@ -68,6 +68,17 @@ type Source struct {
 	Number   int32
 	Config   *provider.Source
 	Provider provider.Provider
+	// Looker reads looks; nil: the provider, where it can.
+	Looker provider.Looker
+}
+
+// looker is who reads the source's looks; nil where nobody can.
+func (s Source) looker() provider.Looker {
+	if s.Looker != nil {
+		return s.Looker
+	}
+	own, _ := s.Provider.(provider.Looker)
+	return own
 }
 
 // Options are what a processor works with.

@@ -18,7 +18,7 @@ const fewPages, manyPages = 2, 10
 // microseconds of the provider's clock, and moves only when everything in the stretch is in the log and has its outcome. Killed anywhere, the
 // stretch in hand is read again, and what is there already is a duplicate.
 func (w *work) events(ctx context.Context) (runs.Status, error) {
-	lister, ok := w.source.Provider.(provider.EventLister)
+	lister, ok := w.source.Reader.(provider.EventLister)
 	if !ok {
 		return "", runs.Refuse(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead", w.source.Provider.Name()))
 	}

@@ -168,7 +168,7 @@ func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
 		call = of.ControlObject(f.source.Config, f.source.API, k.Account, k.Type, k.ID)
 	}
 	a, err := f.proves(ctx, call)
-	lister, ok := f.source.Provider.(provider.EventLister)
+	lister, ok := f.source.Reader.(provider.EventLister)
 	if err != nil || !ok {
 		return err
 	}

@@ -69,7 +69,8 @@ type Source struct {
 	Config   *provider.Source
 	API      *provider.API
 	Provider provider.Provider
-	// Reader is the provider as one whose API can be read.
+	// Reader reads the API: the provider or, where the source describes its API, that description. What else can be done with the API (EventLister,
+	// ObjectLister) it says as well.
 	Reader provider.Reader
 	// Caller calls the API, within what all processes together may.
 	Caller Caller

@@ -125,7 +125,10 @@ func typeOf(expr ast.Expr) (kind, inner string) {
 		_, inner := typeOf(e.Elt)
 		return "list", inner
 	case *ast.MapType:
-		return typeOf(e.Value)
+		if _, inner := typeOf(e.Value); inner != "" {
+			return "named", inner
+		}
+		return "value", ""
 	}
 	return "value", ""
 }
@@ -145,6 +148,9 @@ func writeRows(out *bytes.Buffer, sections map[string]section, prefix, name stri
 			cell += "<br>`" + variable(path) + "`"
 		}
 		fmt.Fprintf(out, "| %s | %s | %s |\n", cell, initial, strings.ReplaceAll(s.doc, "|", `\|`))
+		if s.kind == "named" {
+			path += ".TYPE" // of objects, which alone are told by name below the first names
+		}
 		if s.inner != "" && !s.told {
 			writeRows(out, sections, path, s.inner)
 		}

@@ -26,12 +26,12 @@ func TestPageIsCurrent(t *testing.T) {
 
 func TestEverySettingIsExplained(t *testing.T) {
 	t.Parallel()
-	text, err := render(filepath.Join("..", "config.go"), filepath.Join("..", "scheme.go"), filepath.Join("..", "events.go"))
+	text, err := render(filepath.Join("..", "config.go"), filepath.Join("..", "scheme.go"), filepath.Join("..", "events.go"), filepath.Join("..", "api.go"), filepath.Join("..", "api_objects.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"`ingest.tls.cert`<br>`POSTERN_INGEST_TLS_CERT`", "`processor.auditor.min_age`", "POSTERN_SOURCES_NAME_SECRETS_N_FILE`", "| `4MiB` |",
-		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.still`", "`sources.NAME.handshake.challenge.token.env`"} {
+		"POSTERN_SOURCES_NAME_SCHEME_KEY_FORM`", "`sources.NAME.objects[].version.still`", "`sources.NAME.api.objects.TYPE.list.next.field`<br>`POSTERN_SOURCES_NAME_API_OBJECTS_TYPE_LIST_NEXT_FIELD`", "`sources.NAME.handshake.challenge.token.env`"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%s is missing", want)
 		}

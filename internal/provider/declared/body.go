@@ -63,7 +63,7 @@ const stars = ".*."
 // split adds the events of a list, whose path is the first of several. An element that lacks an inner list is kept as an event of
 // its own, so that nothing of a delivery is lost.
 func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value, paths []string) error {
-	list := lookup(in, paths[0])
+	list := Lookup(in, paths[0])
 	if list.Kind() != canonical.Array {
 		if len(trail) == 0 && e.Alone && in.Kind() == canonical.Object {
 			return p.add(place{item: in})
@@ -79,7 +79,7 @@ func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value,
 		if len(paths) > 1 {
 			err = e.split(p, element, to, paths[1:])
 		} else {
-			err = p.add(place{trail: to, item: lookup(element, e.Item)})
+			err = p.add(place{trail: to, item: Lookup(element, e.Item)})
 		}
 		if err != nil {
 			return err
@@ -171,8 +171,8 @@ func (e *Events) readJSON(body []byte) (*canonical.Value, error) {
 	return v, nil
 }
 
-// lookup is the value at a dotted path; numbers step into arrays, "" and "." stay.
-func lookup(v *canonical.Value, path string) *canonical.Value {
+// Lookup is the value at a dotted path; numbers step into arrays, "" and "." stay.
+func Lookup(v *canonical.Value, path string) *canonical.Value {
 	if path == "" || path == "." {
 		return v
 	}
@@ -191,8 +191,8 @@ func lookup(v *canonical.Value, path string) *canonical.Value {
 	return v
 }
 
-// scalar is a text, number or truth value as a text; ok is false for anything else.
-func scalar(v *canonical.Value) (string, bool) {
+// Scalar is a text, number or truth value as a text; ok is false for anything else.
+func Scalar(v *canonical.Value) (string, bool) {
 	switch v.Kind() {
 	case canonical.String:
 		s, _ := v.Text()

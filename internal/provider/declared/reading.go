@@ -35,11 +35,11 @@ func (r *reading) find(ref signature.Ref) (string, bool) {
 func (r *reading) raw(ref signature.Ref) (string, bool) {
 	switch ref.Kind {
 	case signature.JSON:
-		return scalar(lookup(r.place.item, ref.Name))
+		return Scalar(Lookup(r.place.item, ref.Name))
 	case signature.Root:
-		return scalar(r.inRoot(ref.Name))
+		return Scalar(r.inRoot(ref.Name))
 	case signature.Form: // a field's name may hold dots
-		return scalar(r.root.Get(ref.Name))
+		return Scalar(r.root.Get(ref.Name))
 	case signature.Index:
 		return strconv.Itoa(r.index), true
 	case signature.EventType:
@@ -83,13 +83,13 @@ func (r *reading) value(path string) *canonical.Value {
 	if rest, ok := strings.CutPrefix(path, "root:"); ok {
 		return r.inRoot(rest)
 	}
-	return lookup(r.place.item, path)
+	return Lookup(r.place.item, path)
 }
 
 // inRoot is the value at a path in the whole body, where * stands for the event's own place in a list of Split.
 func (r *reading) inRoot(path string) *canonical.Value {
 	if !strings.Contains(path, "*") {
-		return lookup(r.root, path)
+		return Lookup(r.root, path)
 	}
 	var found *canonical.Value
 	at := ""
@@ -99,7 +99,7 @@ func (r *reading) inRoot(path string) *canonical.Value {
 			at = "*"
 		}
 		if rest, ok := strings.CutPrefix(path+".", at+"."); ok && i < len(r.place.trail) {
-			found = lookup(r.place.trail[i], strings.TrimSuffix(rest, "."))
+			found = Lookup(r.place.trail[i], strings.TrimSuffix(rest, "."))
 		}
 	}
 	return found
@@ -111,5 +111,5 @@ func (r *reading) at(ref signature.Ref, unit Unit) (at, resolution int64, ok boo
 	if !ok {
 		return 0, 0, false
 	}
-	return unit.read(text)
+	return unit.Read(text)
 }

@@ -27,9 +27,9 @@ const (
 	leastMilliseconds = 100_000_000_000
 )
 
-// read reads a time in microseconds (an integer as it is), and how many of them its clock counts at once. Where a fraction could be
+// Read reads a time in microseconds (an integer as it is), and how many of them its clock counts at once. Where a fraction could be
 // and is zero, the clock may count whole seconds: the wider window is the safe one.
-func (u Unit) read(text string) (at, resolution int64, ok bool) {
+func (u Unit) Read(text string) (at, resolution int64, ok bool) {
 	switch {
 	case u == Integer:
 		n, err := strconv.ParseInt(text, 10, 64)

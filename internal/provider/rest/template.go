@@ -1,0 +1,167 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// Template is a text with names in braces that stand for values: "/v1/things/{id}". Doubled, a brace stands for itself.
+type Template struct {
+	text  string
+	parts []part
+}
+
+// part is a literal, or else a name.
+type part struct{ literal, name string }
+
+// values are what names stand for.
+type values map[string]string
+
+// ParseTemplate reads a template in which some names may stand.
+func ParseTemplate(text string, allowed ...string) (Template, error) {
+	t := Template{text: text}
+	literal := ""
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case (c == '{' || c == '}') && i+1 < len(text) && text[i+1] == c:
+			literal += text[i : i+1]
+			i++
+		case c == '{':
+			name, _, closed := strings.Cut(text[i+1:], "}")
+			if !closed {
+				return Template{}, fmt.Errorf("%q: a { is not closed", text)
+			}
+			if !slices.Contains(allowed, name) {
+				return Template{}, unknownName(text, name, allowed)
+			}
+			t.parts = append(t.parts, part{literal: literal}, part{name: name})
+			literal = ""
+			i += len(name) + 1
+		case c == '}':
+			return Template{}, fmt.Errorf("%q: a } closes nothing; double it where it stands for itself", text)
+		default:
+			literal += text[i : i+1]
+		}
+	}
+	if literal != "" {
+		t.parts = append(t.parts, part{literal: literal})
+	}
+	return t, nil
+}
+
+func unknownName(text, name string, allowed []string) error {
+	if slices.Contains([]string{"page", "offset", "skip", "start"}, name) {
+		return fmt.Errorf("%q: pages are not asked for by number or offset: what is made or deleted meanwhile moves all that follows, and objects would be skipped; page by a cursor, the last id, a link or the time of change", text)
+	}
+	return fmt.Errorf("%q: {%s} cannot stand here, but %s", text, name, "{"+strings.Join(allowed, "}, {")+"}")
+}
+
+// String is the template as it was written.
+func (t Template) String() string { return t.text }
+
+// Names tells whether a name stands in it.
+func (t Template) Names(name string) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name == name })
+}
+
+// lacks tells whether a name in it stands for nothing.
+func (t Template) lacks(v values) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.name != "" && v[p.name] == "" })
+}
+
+func (t Template) expand(v values) string { return t.with(v, func(s string) string { return s }) }
+
+func (t Template) with(v values, escape func(string) string) string {
+	var out strings.Builder
+	for _, p := range t.parts {
+		out.WriteString(p.literal)
+		if p.name != "" {
+			out.WriteString(escape(v[p.name]))
+		}
+	}
+	return out.String()
+}
+
+// Request is a call as a template.
+type Request struct {
+	// Path follows the base URL; values are escaped, so that each stays within its part of the path.
+	Path Template
+	// Query are parameters. One whose names stand for nothing is left out.
+	Query map[string]Template
+}
+
+// ParseRequest reads a request: a path, and a query after a question mark.
+func ParseRequest(text string, allowed ...string) (Request, error) {
+	path, query, _ := strings.Cut(text, "?")
+	r := Request{Query: map[string]Template{}}
+	var err error
+	if r.Path, err = ParseTemplate(path, allowed...); err != nil {
+		return r, err
+	}
+	plain := r.Path.with(nil, func(string) string { return "x" })
+	if _, err := url.PathUnescape(plain); err != nil || !strings.HasPrefix(plain, "/") || climbs(plain) || strings.ContainsAny(plain, "# ") || strings.Contains(plain, "//") {
+		return r, fmt.Errorf("%q is no path below base_url: write e.g. /v1/things/{id}", text)
+	}
+	fields, err := url.ParseQuery(query)
+	if err != nil {
+		return r, fmt.Errorf("%q: the part after ? is no query", text)
+	}
+	for name, texts := range fields {
+		if len(texts) != 1 {
+			return r, fmt.Errorf("%q: %s comes twice", text, name)
+		}
+		if err := r.SetQuery(name, texts[0], allowed...); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// SetQuery adds a parameter.
+func (r *Request) SetQuery(name, text string, allowed ...string) error {
+	if _, there := r.Query[name]; there {
+		return errors.New("comes twice")
+	}
+	t, err := ParseTemplate(text, allowed...)
+	if err == nil {
+		r.Query[name] = t
+	}
+	return err
+}
+
+// Names tells whether a name stands anywhere in it.
+func (r Request) Names(name string) bool {
+	for _, t := range r.Query {
+		if t.Names(name) {
+			return true
+		}
+	}
+	return r.Path.Names(name)
+}
+
+// call is the request for some values; false where the path would be another one's: a name in it that stands for nothing, or for a way up.
+func (r Request) call(v values, account string) (provider.Call, bool) {
+	c := provider.Call{Account: account, Path: r.Path.with(v, url.PathEscape), Query: url.Values{}}
+	if r.Path.lacks(v) || climbs(c.Path) {
+		return provider.Call{}, false
+	}
+	for name, t := range r.Query {
+		if !t.lacks(v) {
+			c.Query.Set(name, t.expand(v))
+		}
+	}
+	return c, true
+}
+
+// climbs tells whether a part of a path is . or .., which servers take for a way.
+func climbs(path string) bool {
+	return slices.ContainsFunc(strings.Split(path, "/"), func(part string) bool {
+		part, _ = url.PathUnescape(part)
+		return part == "." || part == ".."
+	})
+}
