@@ -146,7 +146,7 @@ func (t Type) page(api *provider.API, a *answer, body []byte) (page []provider.L
 		page, a.objects = append(page, one), append(a.objects, object)
 	}
 	next, err = t.next(api, a)
-	if err == nil && strings.Contains(next, string(api.Key.Value)) && len(api.Key.Value) > 0 {
+	if key := string(api.Key.Value); err == nil && key != "" && (strings.Contains(next, key) || strings.Contains(next, url.QueryEscape(key))) {
 		err = errors.New("what names the next page carries the key, which is kept nowhere")
 	}
 	return page, next, err

@@ -73,6 +73,13 @@ func (f *Fake) Advance(d time.Duration) {
 	f.now = f.now.Add(d)
 }
 
+// Now is the time on the API's clock.
+func (f *Fake) Now() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now
+}
+
 // Set makes or changes a thing, some time after the last change. An empty name deletes it for good.
 func (f *Fake) Set(id, name string, after time.Duration) {
 	f.mu.Lock()
