@@ -26,7 +26,8 @@ type API struct {
 	// for the account's own (Shopify: 2026-07).
 	Version string `yaml:"version,omitempty"`
 	// Rate is the most calls a second for one account, of all processes together. Leave unset for a share that leaves the larger part
-	// of the provider's limit to your own calls (Stripe: 20 in live mode, 5 in test mode; Shopify: 1).
+	// of the provider's limit to your own calls (Stripe: 20 in live mode, 5 in test mode; Shopify: 1; GitHub: 5, and none for the rest of an
+	// hour once half of what the key may call in it is used).
 	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
 	// Concurrency is the most calls at once for one account, of all processes together.
 	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`
@@ -34,6 +35,13 @@ type API struct {
 	Timeout time.Duration `yaml:"timeout,omitempty" shown:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
 	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
 	MaxAnswerBytes Bytes `yaml:"max_answer_bytes,omitempty" shown:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+	// Hooks are the webhooks whose deliveries are read for what the log lacks, where the API lists those (GitHub): repos/OWNER/NAME/hooks/ID or
+	// orgs/NAME/hooks/ID, ID being the number at the end of the address of the webhook's settings.
+	Hooks []string `yaml:"hooks,omitempty"`
+	// Redeliver has the provider send a missed delivery again where its API does not give what it carried. The key must be allowed to write webhooks.
+	Redeliver bool `yaml:"redeliver,omitempty"`
+	// Repositories are those whose objects are listed (GitHub): OWNER/NAME.
+	Repositories []string `yaml:"repositories,omitempty"`
 	// Header is the header that carries the key, for an API that objects describes: its name and value, with {key}, or {key_base64} for
 	// 'Authorization: Basic {key_base64}' and a key of the form user:password.
 	Header string `yaml:"header,omitempty" shown:"Authorization: Bearer {key}"`
@@ -119,9 +127,13 @@ func (a *API) forProvider(p provider.Provider, reader provider.Reader, src *prov
 	if reader == nil {
 		return nil, fmt.Errorf("the API of %s cannot be read yet, only that of %s: leave this section out, or describe the API under objects", p.Name(), strings.Join(readers(), ", "))
 	}
+	if _, ok := p.(provider.DeliveryLister); !ok && (len(a.Hooks) > 0 || len(a.Repositories) > 0 || a.Redeliver) {
+		return nil, fmt.Errorf("the API of %s has no hooks, repositories and redeliver: leave these out", p.Name())
+	}
 	out := &provider.API{
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
 		Rate: a.Rate, Concurrency: a.Concurrency, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
+		Hooks: a.Hooks, Repositories: a.Repositories, Redeliver: a.Redeliver,
 	}
 	err := reader.CompleteAPI(out)
 	if sited, ok := reader.(provider.Sited); ok && err == nil {

@@ -15,6 +15,23 @@ import (
 
 const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: v}]\n    api: "
 
+const githubAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: github\n    secrets: [{name: n, value: v}]\n    api: "
+
+// What GitHub's section has besides.
+func TestAPIOfGitHub(t *testing.T) {
+	t.Parallel()
+	text := githubAPI + "{key: {value: github_pat_1}, hooks: [repos/octo-org/kettle.js/hooks/12, orgs/octo-org/hooks/9], repositories: [octo-org/kettle.js], redeliver: true}"
+	c, err := config.Parse([]byte(text), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &provider.API{BaseURL: "https://api.github.com", Key: provider.Secret{Name: "api.key", Value: []byte("github_pat_1")}, Version: "2022-11-28", Rate: 5, Concurrency: 4,
+		Timeout: 30 * time.Second, MaxBytes: 16 << 20, Hooks: []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"}, Repositories: []string{"octo-org/kettle.js"}, Redeliver: true}
+	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestAPIOfASource(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "key")
@@ -93,10 +110,16 @@ func TestAPIProblems(t *testing.T) {
 		stripeAPI + "{key: {value: k}, base_url: 'https://u:s3cret@h'}":                                     {"sources.a.api.base_url: has a user, a query"},
 		stripeAPI + "{key: {value: k}, base_url: 'https://h/?key=s3cret'}":                                  {"has a user, a query"},
 		stripeAPI + "{kee: {value: s3cret}}":                                                                {"sources.a.api.kee: unknown field", "did you mean key?"},
-		strings.Replace(shop, "shopify", "slack", 1) + "{key: {value: s3cret}}}":                            {"line 3: sources.a.api: the API of slack cannot be read yet, only that of shopify, stripe: leave this section out"},
+		strings.Replace(shop, "shopify", "slack", 1) + "{key: {value: s3cret}}}":                            {"line 3: sources.a.api: the API of slack cannot be read yet, only that of github, shopify, stripe: leave this section out"},
 		strings.Replace(shop, "account: a.myshopify.com", "accounts: ['*']", 1) + "{key: {value: s3cret}}}": {"line 3: sources.a.api: an access token is of one shop: name the shop under the source's account"},
 		shop + "{key: {value: s3cret}, version: 2026-08}}":                                                  {"sources.a.api: version: \"2026-08\" is none of Shopify's"},
 		shop + "{key: {value: s3cret_for_postern_dev}}}":                                                    {"is a demo secret"},
+		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}":                                         {"sources.a.api: the API of stripe has no hooks, repositories and redeliver: leave these out"},
+		githubAPI + "{key: {value: ghr_s3cret}}":                                                            {"line 6: sources.a.api: key: is a refresh token"},
+		githubAPI + "{key: {value: k}, version: v3}":                                                        {"sources.a.api: version: \"v3\" is none of GitHub's: write a date like 2022-11-28"},
+		githubAPI + "{key: {value: k}, hooks: [app/hook]}":                                                  {"sources.a.api: hooks: \"app/hook\" is none: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
+		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}":                                        {"hooks: \"repos/o/../hooks/1\" is none"},
+		githubAPI + "{key: {value: k}, repositories: [kettle]}":                                             {"sources.a.api: repositories: \"kettle\" is none: write OWNER/NAME"},
 	} {
 		_, err := config.Parse([]byte(text), environment())
 		if err == nil {

@@ -20,6 +20,10 @@ type API struct {
 	Timeout time.Duration
 	// MaxBytes is the largest answer taken, after it was decompressed.
 	MaxBytes int64
+	// Hooks are the webhooks whose deliveries are read, and Repositories those whose objects are listed, as the provider names both. Only a DeliveryLister has either.
+	Hooks, Repositories []string
+	// Redeliver: a delivery that cannot be read is asked for once more by the webhook.
+	Redeliver bool
 }
 
 // Call is a request to a provider's API, without the credential.

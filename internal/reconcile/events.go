@@ -19,6 +19,9 @@ const fewPages, manyPages = 2, 10
 // stretch in hand is read again, and what is there already is a duplicate.
 func (w *work) events(ctx context.Context) (runs.Status, error) {
 	lister, ok := w.source.Reader.(provider.EventLister)
+	if sent, both := w.source.Reader.(provider.DeliveryLister); both && !ok {
+		return w.deliveries(ctx, sent)
+	}
 	if !ok {
 		return "", runs.Refuse(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead", w.source.Provider.Name()))
 	}
@@ -85,7 +88,7 @@ const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND 
 
 // since is where to begin: where was asked for, else a little before what is proven, else as far back as the provider knows.
 func (w *work) since(ctx context.Context, now time.Time) (time.Time, error) {
-	oldest := now.Add(-w.Settings.Kept)
+	oldest := now.Add(-w.kept())
 	if !w.order.Since.IsZero() { // further back than the provider knows nothing can be proven
 		return later(w.order.Since, oldest), nil
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // errNoFetch: the provider's API has nothing that reads such an object.
-var errNoFetch = errors.New("the API reads no object of that type by its name, or not with a key of this mode (test or live)")
+var errNoFetch = errors.New("the API reads no object of that type by its name or by what is known of it, or not with a key of this mode (test or live)")
 
 // object has a look at one object, whatever is known of it.
 func (w *work) object(ctx context.Context) (runs.Status, error) {
@@ -105,6 +105,15 @@ func (e *passingError) Error() string { return e.text }
 // something that is there.
 func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery, error) {
 	call, ok := f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID)
+	believe := func() error { return f.believable(ctx, k) }
+	if !ok {
+		var proof provider.Call
+		var err error
+		if call, proof, ok, err = f.locate(ctx, k); err != nil {
+			return nil, err
+		}
+		believe = func() error { return f.seen(ctx, k, proof) }
+	}
 	if !ok {
 		return nil, errNoFetch
 	}
@@ -118,7 +127,7 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
 		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag()}
 	if a.Verdict.Kind == provider.Missing {
-		if err := f.believable(ctx, k); err != nil {
+		if err := believe(); err != nil {
 			return nil, err
 		}
 		l.Missing, l.Body = true, nil

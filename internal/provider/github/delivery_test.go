@@ -84,7 +84,8 @@ func TestEventIsNamed(t *testing.T) {
 	t.Parallel()
 	body := `{"action": "deleted", "label": {"id": 7}, "repository": {"id": 5, "owner": {"login": "octo-org"}}}`
 	e := identify(t, &provider.Source{}, posted(body, "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1"))
-	want := provider.Event{Key: "d-1", Type: "label.deleted", ObjectType: "label", ObjectID: "7", Fingerprint: provider.BodyFingerprint([]byte(body))}
+	want := provider.Event{Key: "d-1", Type: "label.deleted", ObjectType: "label", ObjectID: "7",
+		Fingerprint: provider.BodyFingerprint([]byte(`{"action":"deleted","label":{"id":7},"repository":{"id":5,"owner":{"login":"octo-org"}}}`))}
 	if diff := cmp.Diff(want, e); diff != "" {
 		t.Error(diff)
 	}

@@ -18,7 +18,7 @@ func (GitHub) Docs() provider.Docs {
 		Signature: scheme.Describe() + " A form is signed as a form. The older SHA-1 signature in `X-Hub-Signature` is not taken.",
 		Key: "The header `X-GitHub-Delivery`, which a redelivery keeps. The type is the header `X-GitHub-Event` and the body's `action`: `issues.opened`. Both headers come unsigned: a captured body " +
 			"that is sent again under another delivery id is one more event of an old version, which changes nothing; one under another event's name is dead, since a body is believed only " +
-			"under the event whose body it can be, and a delete only from a body that is nothing else.",
+			"under the event whose body it can be, and a delete only from a body that is nothing else. The fingerprint is of what the body says, not of its bytes: GitHub's API tells of a delivery in other bytes.",
 		Objects: "Objects are kept under no account and by GitHub's number, which outlives a change of name or owner. What has an `updated_at` is mirrored whole and ordered by it, in seconds, and within one " +
 			"second by the old values in `changes`: `issue`, `pull_request`, `issue_comment`, `pull_request_review`, `release`, `repository`, `milestone`, `check_suite`, `deployment`, " +
 			"`deployment_status`, `installation`, and `workflow_run`, where a later attempt comes after an earlier one. A push tells which commit its `ref` (`REPOSITORY:refs/heads/main`) was at and " +

@@ -10,7 +10,7 @@ import (
 )
 
 // Identify names the one event of a delivery: by the delivery's id, which GitHub keeps when it sends a delivery again; without
-// it the key is a content key. Its type is the event's name and, where the body has one, the action: "issues.opened". It has
+// it the key is a content key. Its fingerprint is of what the body says, since GitHub's API tells of a delivery in other bytes. Its type is the event's name and, where the body has one, the action: "issues.opened". It has
 // no account. Where the source names accounts, a body that says it belongs to other owners is refused; one that names no owner
 // is taken, since it is signed and no one else's.
 func (GitHub) Identify(src *provider.Source, d *provider.Delivery) ([]provider.Event, error) {
@@ -28,6 +28,8 @@ func (GitHub) Identify(src *provider.Source, d *provider.Delivery) ([]provider.E
 			return nil, err
 		}
 		e.Type = eventType(event, root)
+		sum := root.Sum(canonical.Options{})
+		e.Fingerprint = [16]byte(sum[:16])
 		describe(&e, event, root)
 	}
 	if !provider.ValidName(e.Key) {

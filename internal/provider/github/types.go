@@ -26,20 +26,17 @@ var rows = []row{
 		whole: []string{"opened", "edited", "closed", "reopened", "assigned", "unassigned", "labeled", "unlabeled", "locked", "unlocked",
 			"milestoned", "demilestoned", "pinned", "unpinned", "typed", "untyped", "field_added", "field_removed"},
 		deletes: []string{"deleted", "transferred"}, still: true,
-		volatile: []string{"reactions", "author_association", "sub_issues_summary", "issue_dependencies_summary",
-			"milestone.open_issues", "milestone.closed_issues", "milestone.updated_at"}},
+		volatile: volatileIssue},
 	// Whether it can be merged is worked out after the event and again when its base moves.
 	{event: "pull_request", object: "pull_request", member: "pull_request", always: []string{"merged"},
 		may: []string{"number", "after", "assignee", "before", "label", "milestone", "reason", "requested_reviewer", "requested_team"},
 		whole: []string{"opened", "edited", "closed", "reopened", "synchronize", "assigned", "unassigned", "labeled", "unlabeled", "locked", "unlocked",
 			"milestoned", "demilestoned", "ready_for_review", "converted_to_draft", "review_requested", "review_request_removed",
 			"auto_merge_enabled", "auto_merge_disabled", "enqueued", "dequeued"},
-		still: true,
-		volatile: []string{"mergeable", "mergeable_state", "rebaseable", "merge_commit_sha", "author_association", "base.repo", "head.repo",
-			"milestone.open_issues", "milestone.closed_issues", "milestone.updated_at"}},
+		still: true, volatile: volatilePull},
 	// Comments on issues, and those on pull requests that are not on a line of code.
 	{event: "issue_comment", object: "issue_comment", member: "comment", with: []string{"issue"},
-		whole: []string{"created", "edited", "pinned", "unpinned"}, deletes: []string{"deleted"}, volatile: []string{"reactions", "author_association"}},
+		whole: []string{"created", "edited", "pinned", "unpinned"}, deletes: []string{"deleted"}, volatile: volatileComment},
 	// Older bodies say only when it was submitted, which an edit or a dismissal does not move.
 	{event: "pull_request_review", object: "pull_request_review", member: "review", with: []string{"pull_request"},
 		whole: []string{"submitted", "edited", "dismissed"}, volatile: []string{"author_association"}},
@@ -53,13 +50,12 @@ var rows = []row{
 	// A release has its own time in newer bodies alone. Whether each upload of an asset moves it is not documented.
 	{event: "release", object: "release", member: "release",
 		whole: []string{"created", "published", "unpublished", "edited", "prereleased", "released"}, deletes: []string{"deleted"},
-		still: true, volatile: []string{"reactions"}},
+		still: true, volatile: volatileRelease},
 	// A repository's time is not known to move when it is renamed or passed on. A deleted one can be restored. Stars, pushes and
 	// what else is counted in it give it no event.
 	{event: "repository", object: "repository", member: "repository", alone: true, always: []string{"default_branch", "full_name"},
 		whole: []string{"created", "edited", "renamed", "transferred", "archived", "unarchived", "publicized", "privatized"},
-		why:   because(returns, "deleted"), still: true,
-		volatile: []string{"forks", "forks_count", "open_issues", "open_issues_count", "pushed_at", "size", "stargazers_count", "watchers", "watchers_count"}},
+		why:   because(returns, "deleted"), still: true, volatile: volatileRepository},
 	// That a user has starred a repository. The end of it has no time.
 	{event: "star", object: "star", member: "starred_at", ids: []string{"repository.id", "sender.id"}, whole: []string{"created"},
 		why: because(returns, "deleted"), version: "starred_at", shape: star{}},
@@ -68,17 +64,17 @@ var rows = []row{
 	// A run that is run again goes back to its beginning under the same id, as the next attempt.
 	{event: "workflow_run", object: "workflow_run", member: "workflow_run", with: []string{"workflow"},
 		whole: []string{"requested", "in_progress", "completed"}, attempt: "workflow_run.run_attempt",
-		volatile: []string{"head_repository", "pull_requests", "repository"}},
+		volatile: volatileRun},
 	{event: "workflow_job", object: "workflow_job", member: "workflow_job", may: []string{"deployment"},
 		why: because(noClock, "queued", "waiting", "in_progress", "completed")},
 	{event: "check_run", object: "check_run", member: "check_run", why: because(noClock, "created", "completed"),
 		ignored: because(noChange, "rerequested", "requested_action")},
 	{event: "check_suite", object: "check_suite", member: "check_suite", whole: []string{"requested", "rerequested", "completed"},
-		volatile: []string{"app", "latest_check_runs_count", "pull_requests"}},
-	{event: "deployment", object: "deployment", member: "deployment", may: []string{"workflow", "workflow_run"}, whole: []string{"created"}},
+		volatile: volatileSuite},
+	{event: "deployment", object: "deployment", member: "deployment", may: []string{"workflow", "workflow_run"}, whole: []string{"created"}, volatile: volatileDeployment},
 	// Each status is an object of its own, which never changes.
 	{event: "deployment_status", object: "deployment_status", member: "deployment_status", with: []string{"deployment"},
-		may: []string{"check_run", "workflow", "workflow_run"}, whole: []string{"created"}},
+		may: []string{"check_run", "workflow", "workflow_run"}, whole: []string{"created"}, volatile: volatileDeployment},
 
 	// Installing an app again makes another installation. To lift a suspension is not known to move its time.
 	{event: "installation", object: "installation", member: "installation", may: []string{"repositories", "requester"},

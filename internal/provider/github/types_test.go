@@ -45,9 +45,12 @@ func TestTypes(t *testing.T) {
 	const clock = ", partial: the body carries no time of change, so the state has no place in the order"
 	const beside = ", partial: the body names the ref and not what it is at; the push that comes beside it does, where there is one"
 	const returns = ", partial: the delete carries no time, and the same object can come back"
-	const issueVolatile = ", without reactions author_association sub_issues_summary issue_dependencies_summary milestone.open_issues milestone.closed_issues milestone.updated_at"
+	const issueVolatile = ", without reactions author_association sub_issues_summary issue_dependencies_summary milestone.open_issues milestone.closed_issues milestone.updated_at closed_by parent_issue_url performed_via_github_app pinned_comment"
 	const pullVolatile = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association base.repo head.repo milestone.open_issues milestone.closed_issues milestone.updated_at"
-	const repoVolatile = ", without forks forks_count open_issues open_issues_count pushed_at size stargazers_count watchers watchers_count"
+	const repoVolatile = ", without forks forks_count open_issues open_issues_count pushed_at size stargazers_count watchers watchers_count network_count subscribers_count permissions role_name " +
+		"temp_clone_token organization parent source template_repository security_and_analysis custom_properties code_of_conduct master_branch anonymous_access_enabled " +
+		"allow_auto_merge allow_merge_commit allow_rebase_merge allow_squash_merge allow_update_branch delete_branch_on_merge merge_commit_message merge_commit_title " +
+		"squash_merge_commit_message squash_merge_commit_title use_squash_pr_title_as_default"
 	tests := []struct{ types, body, want string }{
 		{"issues.opened issues.edited issues.closed issues.reopened issues.locked issues.unlocked issues.pinned issues.unpinned issues.field_added issues.field_removed",
 			`{` + issue + inRepo + `}`, "issue 7" + at + ", own, still" + issueVolatile},
@@ -76,10 +79,10 @@ func TestTypes(t *testing.T) {
 		{"pull_request.review_requested", `{"requested_team": {"id": 6}, ` + pull + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
 
 		{"issue_comment.created issue_comment.edited issue_comment.pinned issue_comment.unpinned", `{"comment": {"id": 9, ` + updated + `}, ` + issue + `}`,
-			"issue_comment 9" + at + ", own, without reactions author_association"},
+			"issue_comment 9" + at + ", own, without reactions author_association performed_via_github_app pin"},
 		{"issue_comment.edited", `{"comment": {"id": 9, "body": "b", ` + updated + `}, ` + issue + `, "changes": {"body": {"from": "a"}}}`,
-			"issue_comment 9" + at + ", own, before, without reactions author_association"},
-		{"issue_comment.deleted", `{"comment": {"id": 9}, ` + issue + inRepo + `}`, "issue_comment 9" + gone + ", without reactions author_association"},
+			"issue_comment 9" + at + ", own, before, without reactions author_association performed_via_github_app pin"},
+		{"issue_comment.deleted", `{"comment": {"id": 9}, ` + issue + inRepo + `}`, "issue_comment 9" + gone + ", without reactions author_association performed_via_github_app pin"},
 		{"pull_request_review.submitted pull_request_review.edited pull_request_review.dismissed", `{"review": {"id": 9, ` + updated + `}, ` + pull + `}`,
 			"pull_request_review 9" + at + ", own, without author_association"},
 		{"pull_request_review.submitted", `{"review": {"id": 9, "submitted_at": "2026-01-01T00:00:00Z"}, ` + pull + `}`,
@@ -97,10 +100,10 @@ func TestTypes(t *testing.T) {
 		{"create", `{"ref": "v1", "ref_type": "repository"` + inRepo + `}`, "dead: a body of the event create must name its ref, and this one does not"},
 
 		{"release.created release.published release.unpublished release.edited release.prereleased release.released", `{"release": {"id": 9, ` + updated + `}` + inRepo + `}`,
-			"release 9" + at + ", own, still, without reactions"},
+			"release 9" + at + ", own, still, without reactions short_description_html is_short_description_html_truncated mentions_count"},
 		{"release.published", `{"release": {"id": 9, "created_at": "2026-01-01T00:00:00Z"}` + inRepo + `}`,
 			"release 9, partial: the body's release.updated_at is no time, so the state has no place in the order"},
-		{"release.deleted", `{"release": {"id": 9}` + inRepo + `}`, "release 9" + gone + ", without reactions"},
+		{"release.deleted", `{"release": {"id": 9}` + inRepo + `}`, "release 9" + gone + ", without reactions short_description_html is_short_description_html_truncated mentions_count"},
 
 		{"repository.created repository.edited repository.renamed repository.transferred repository.archived repository.unarchived repository.publicized repository.privatized",
 			`{"repository": {"id": 5, ` + updated + `, "full_name": "o/r", "default_branch": "main"}, "organization": {}, "sender": {}, "changes": {}}`, "repository 5" + at + ", own, still" + repoVolatile},
@@ -117,24 +120,24 @@ func TestTypes(t *testing.T) {
 		{"watch.started", `{"a": 1` + inRepo + `}`, "ignored: a star under its older name; the event star tells when"},
 
 		{"workflow_run.requested workflow_run.in_progress workflow_run.completed", `{"workflow": {"id": 3}, "workflow_run": {"id": 9, "run_attempt": 1, ` + updated + `}}`,
-			"workflow_run 9" + at + ", own, without head_repository pull_requests repository"},
+			"workflow_run 9" + at + ", own, without head_repository pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {"id": 3}, "workflow_run": {"id": 9, "run_attempt": 3, ` + updated + `}}`,
-			"workflow_run 9, at 1767225600000002/1000000, rank 1, own, without head_repository pull_requests repository"},
+			"workflow_run 9, at 1767225600000002/1000000, rank 1, own, without head_repository pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": 9223372036854775807, ` + updated + `}}`,
-			"workflow_run 9, at 1767225600999999/1000000, rank 1, own, without head_repository pull_requests repository"},
+			"workflow_run 9, at 1767225600999999/1000000, rank 1, own, without head_repository pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": -7, ` + updated + `}}`,
-			"workflow_run 9" + at + ", own, without head_repository pull_requests repository"},
+			"workflow_run 9" + at + ", own, without head_repository pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {}, "workflow_run": {"id": 9, ` + updated + `}}`,
-			"workflow_run 9" + at + ", own, without head_repository pull_requests repository"},
+			"workflow_run 9" + at + ", own, without head_repository pull_requests referenced_workflows repository"},
 		{"workflow_job.queued workflow_job.waiting workflow_job.in_progress workflow_job.completed", `{"workflow_job": {"id": 9, "started_at": "2026-01-01T00:00:00Z"}, "deployment": {}}`, "workflow_job 9" + clock},
 		{"check_run.created check_run.completed", `{"check_run": {"id": 9, "completed_at": "2026-01-01T00:00:00Z"}}`, "check_run 9" + clock},
 		{"check_run.rerequested check_run.requested_action", `{"check_run": {"id": 9}}`,
 			"ignored: a user asks for it to be run again or presses a button on it, which does not change it; what comes of it has an event of its own"},
 		{"check_suite.requested check_suite.rerequested check_suite.completed", `{"check_suite": {"id": 9, ` + updated + `}}`,
-			"check_suite 9" + at + ", own, without app latest_check_runs_count pull_requests"},
-		{"deployment.created", `{"deployment": {"id": 9, ` + updated + `}, "workflow": null, "workflow_run": null}`, "deployment 9" + at + ", own"},
+			"check_suite 9" + at + ", own, without app latest_check_runs_count pull_requests repository rerequestable runs_rerequestable"},
+		{"deployment.created", `{"deployment": {"id": 9, ` + updated + `}, "workflow": null, "workflow_run": null}`, "deployment 9" + at + ", own, without performed_via_github_app"},
 		{"deployment_status.created", `{"deployment": {"id": 9, "updated_at": "2020-01-01T00:00:00Z"}, "deployment_status": {"id": 10, ` + updated + `}, "check_run": {}}`,
-			"deployment_status 10" + at + ", own"},
+			"deployment_status 10" + at + ", own, without performed_via_github_app"},
 
 		{"installation.created installation.suspend installation.unsuspend installation.new_permissions_accepted",
 			`{"installation": {"id": 9, "account": {}, "app_id": 1, ` + updated + `}, "repositories": [], "requester": null}`, "installation 9" + at + ", own, still"},

@@ -1,0 +1,90 @@
+package github
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+var (
+	_ provider.Reader         = GitHub{}
+	_ provider.Locator        = GitHub{}
+	_ provider.DeliveryLister = GitHub{}
+	_ provider.ObjectLister   = GitHub{}
+)
+
+const (
+	baseURL = "https://api.github.com"
+	// version is of the API; a webhook's bodies have none (https://docs.github.com/en/rest/about-the-rest-api/api-versions).
+	version = "2022-11-28"
+	// GitHub takes 900 points a minute of one user or app, a GET being one, and 5,000 calls an hour, of which Answer leaves half to others
+	// (https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api).
+	rate, concurrency = 5, 4
+	pageSize          = "100"
+)
+
+var (
+	apiVersion = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
+	repository = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}$`)
+	hook       = regexp.MustCompile(`^(repos/[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}|orgs/[A-Za-z0-9_-]{1,100})/hooks/[1-9][0-9]{0,18}$`)
+)
+
+// CompleteAPI fills in GitHub's address, a version of its API and a rate.
+func (GitHub) CompleteAPI(api *provider.API) error {
+	if strings.HasPrefix(string(api.Key.Value), "ghr_") {
+		return errors.New("key: is a refresh token, which reads nothing: make a fine-grained personal access token that may read webhooks and what the source mirrors")
+	}
+	if api.Version == "" {
+		api.Version = version
+	}
+	if !apiVersion.MatchString(api.Version) {
+		return fmt.Errorf("version: %.40q is none of GitHub's: write a date like %s, or leave it out", api.Version, version)
+	}
+	for _, name := range api.Repositories {
+		if !isRepository(name) {
+			return fmt.Errorf("repositories: %.100q is none: write OWNER/NAME", name)
+		}
+	}
+	for _, name := range api.Hooks {
+		if !hook.MatchString(name) || strings.Contains(name, "/./") || strings.Contains(name, "/../") {
+			return fmt.Errorf("hooks: %.100q is none: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID, ID being the number at the end of the address of the webhook's settings; "+
+				"those of an app are read with a key that ends after ten minutes, and so not here", name)
+		}
+	}
+	if api.BaseURL == "" {
+		api.BaseURL = baseURL
+	}
+	if api.Rate == 0 {
+		api.Rate = rate
+	}
+	if api.Concurrency == 0 {
+		api.Concurrency = concurrency
+	}
+	return nil
+}
+
+// isRepository: . and .. would be read as places in the path.
+func isRepository(name string) bool {
+	return repository.MatchString(name) && !strings.HasSuffix(name, "/.") && !strings.HasSuffix(name, "/..")
+}
+
+// Authorize sends the key as a bearer's, and the version.
+func (GitHub) Authorize(api *provider.API, h http.Header) {
+	h.Set("Authorization", "Bearer "+string(api.Key.Value))
+	h.Set("Accept", "application/vnd.github+json")
+	if h.Get("X-Github-Api-Version") == "" {
+		h.Set("X-Github-Api-Version", api.Version)
+	}
+}
+
+// Control reads the list of what the API has, which is open to each key that is one.
+func (GitHub) Control(*provider.API, string) provider.Call { return provider.Call{Path: "/"} }
+
+// Fetch has no call: GitHub reads objects by names and numbers that the mirror's name does not hold. Locate has them.
+func (GitHub) Fetch(*provider.Source, *provider.API, string, string, string) (provider.Call, bool) {
+	return provider.Call{}, false
+}

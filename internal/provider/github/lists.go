@@ -1,0 +1,158 @@
+package github
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// listLag is how old a list may be. GitHub documents none.
+const listLag = 10 * time.Second
+
+// list is how a repository's objects of a type are listed.
+type list struct {
+	// path follows the repository's.
+	path string
+	// query are the parameters that every page has.
+	query url.Values
+	// byChange: sorted by updated_at and asked for by since. Else by page, in the order of creation.
+	byChange bool
+	// whole: what is listed is in the shape that GET answers with.
+	whole bool
+	// skip: what has this member is no object of the type.
+	skip string
+}
+
+// lists are by type. Issues and comments are paged by time: each page begins at the updated_at of the last one's end, so that nothing which is changed or
+// deleted meanwhile moves another object out of sight. Pull requests are never deleted, so the page of one, in the order of creation, never
+// changes. Of releases a delete moves the later ones to the page before: one that is kept here and was not listed is looked at by itself.
+var lists = map[string]list{
+	"repository": {whole: true},
+	"issue": {path: "/issues", query: url.Values{"state": {"all"}, "sort": {"updated"}, "direction": {"asc"}}, byChange: true, whole: true,
+		skip: "pull_request"}, // GitHub lists pull requests among them, under other ids
+	"issue_comment": {path: "/issues/comments", query: url.Values{"sort": {"updated"}, "direction": {"asc"}}, byChange: true, whole: true},
+	"pull_request":  {path: "/pulls", query: url.Values{"state": {"all"}, "sort": {"created"}, "direction": {"asc"}}}, // listed without its counts
+	"release":       {path: "/releases", whole: true},
+}
+
+// Lists are of the repositories that the source's section api names.
+func (GitHub) Lists(_ *provider.Source, api *provider.API, account string) map[string]provider.List {
+	out := map[string]provider.List{}
+	if len(api.Repositories) == 0 || account != "" { // the mirror keeps all under ""
+		return out
+	}
+	for objectType, l := range lists {
+		out[objectType] = provider.List{ByChange: l.byChange, Lag: listLag}
+	}
+	return out
+}
+
+// ListObjects lists a repository after the other.
+func (GitHub) ListObjects(_ *provider.Source, api *provider.API, _, objectType string, since, _ time.Time, cursor string) provider.Call {
+	l, at := lists[objectType], readSpot(api, cursor)
+	if at.since != asked {
+		since = timeOf(at.since)
+	}
+	c := provider.Call{Path: "/repos/" + at.repository + l.path}
+	if l.path == "" {
+		return c
+	}
+	c.Query = url.Values{"per_page": {pageSize}, "page": {strconv.Itoa(at.page)}}
+	for name, values := range l.query {
+		c.Query[name] = values
+	}
+	if l.byChange && !since.IsZero() {
+		c.Query.Set("since", since.UTC().Truncate(time.Second).Format(time.RFC3339))
+	}
+	return c
+}
+
+// spot is a place in a list of several repositories: a page, counted from 1, of what changed since a time, in microseconds; asked is the time that the list was asked since.
+type spot struct {
+	repository string
+	page       int
+	since      int64
+}
+
+const asked = -1
+
+func (s spot) String() string { return fmt.Sprintf("%s %d %d", s.repository, s.page, s.since) }
+
+// readSpot reads a cursor; the empty one is the beginning of the first repository.
+func readSpot(api *provider.API, cursor string) spot {
+	s := spot{page: 1, since: asked}
+	if cursor != "" {
+		_, _ = fmt.Sscanf(cursor, "%s %d %d", &s.repository, &s.page, &s.since)
+	} else if len(api.Repositories) > 0 {
+		s.repository = api.Repositories[0]
+	}
+	return s
+}
+
+// ObjectPage splits a page. The cursor of the next one is in the same repository where the page's Link says that there is more.
+func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, cursor string, header http.Header, body []byte) (page []provider.Listed, next string, err error) {
+	l, at := lists[objectType], readSpot(api, cursor)
+	members := []json.RawMessage{body}
+	if l.path != "" {
+		members = nil
+		if err := json.Unmarshal(body, &members); err != nil {
+			return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
+		}
+	}
+	last := int64(0)
+	for _, raw := range members {
+		one, changed, err := l.read(objectType, raw)
+		if err != nil {
+			return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
+		}
+		if last = max(last, changed); one != nil {
+			page = append(page, *one)
+		}
+	}
+	more := l.path != "" && len(following(header)) > 0
+	return page, l.after(api, at, more, last), nil
+}
+
+// read reads a member of a page, nil where it is of another type; changed is its updated_at, 0 where it has none.
+func (l list) read(objectType string, raw []byte) (one *provider.Listed, changed int64, err error) {
+	v, err := canonical.Parse(raw)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer v.Release()
+	id := number(v.Get("id"))
+	if id == "" {
+		return nil, 0, errors.New("a member has no id")
+	}
+	changed, ok := readTime(v.Get("updated_at"))
+	switch {
+	case l.skip != "" && has(v, l.skip):
+		return nil, changed, nil
+	case l.whole:
+		return &provider.Listed{ObjectID: id, Body: raw}, changed, nil
+	}
+	return &provider.Listed{ObjectID: id, At: changed, HasAt: ok}, changed, nil
+}
+
+// after is the cursor of the page after one, "" behind the last repository. A list by time goes on at the last time of the page, which it tells again. Where that is the time that the page
+// began at, more objects than a page holds changed in that second, and it goes on by page until it is past them: only there a delete could hide another object.
+func (l list) after(api *provider.API, at spot, more bool, last int64) string {
+	switch {
+	case more && l.byChange && last > at.since:
+		return spot{at.repository, 1, last}.String()
+	case more:
+		return spot{at.repository, at.page + 1, at.since}.String()
+	}
+	if i := slices.Index(api.Repositories, at.repository); i >= 0 && i+1 < len(api.Repositories) {
+		return spot{api.Repositories[i+1], 1, asked}.String()
+	}
+	return ""
+}

@@ -1,0 +1,70 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+const stateSQL = `SELECT o.state FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4`
+
+// newestSQL gives the newest event of an object that is no look. Of each hash there are few objects, as a rule one.
+const newestSQL = `
+SELECT o.event_id FROM outcomes o JOIN events e ON e.id = o.event_id AND e.event_type <> 'postern.look'
+WHERE o.object = $1 AND o.object <> 0 AND o.run = 0 AND o.source = $2 AND o.account = $3 AND o.object_type = $4 AND o.object_id = $5 ORDER BY o.event_id DESC LIMIT 1`
+
+// locate is the call that reads an object, and what proves that it is missing, as it follows from what is known of it; false where the provider's API has no
+// call for it.
+func (f *fetcher) locate(ctx context.Context, k versioning.Key) (call, proof provider.Call, ok bool, err error) {
+	l, ok := f.source.Reader.(provider.Locator)
+	if !ok {
+		return call, proof, false, nil
+	}
+	k.Source = f.source.Number
+	var state []byte
+	err = f.Pool.QueryRow(ctx, stateSQL, k.Source, k.Account, k.Type, k.ID).Scan(&state)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return call, proof, false, fmt.Errorf("read what is known of %s %s: %w", k.Type, k.ID, err)
+	}
+	newest, err := f.newest(ctx, k)
+	if err != nil {
+		return call, proof, false, err
+	}
+	call, proof, ok = l.Locate(f.source.API, k.Type, k.ID, state, newest)
+	return call, proof, ok, nil
+}
+
+// newest is the newest event of an object that is no look, nil where there is none.
+func (f *fetcher) newest(ctx context.Context, k versioning.Key) (*provider.Stored, error) {
+	var id int64
+	err := f.Pool.QueryRow(ctx, newestSQL, k.Hash(), k.Source, k.Account, k.Type, k.ID).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for an event of %s %s: %w", k.Type, k.ID, err)
+	}
+	recs, err := events.Read(ctx, f.Pool, []int64{id}, events.AnyBody)
+	if err != nil || len(recs) == 0 { // retention may have dropped it meanwhile
+		return nil, err
+	}
+	return &recs[0].Stored, nil
+}
+
+// seen proves that the credentials would see an object at its place.
+func (f *fetcher) seen(ctx context.Context, k versioning.Key, proof provider.Call) error {
+	if proof.Path == "" {
+		return fmt.Errorf("the API of source %s says that %s %s is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name, k.Type, k.ID)
+	}
+	a, err := f.call(ctx, proof)
+	if err == nil && a.Verdict.Kind != provider.Found {
+		err = fmt.Errorf("the API of source %s says that %s %s is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name, k.Type, k.ID)
+	}
+	return err
+}
