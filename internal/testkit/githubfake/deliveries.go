@@ -191,3 +191,27 @@ func (a *attempt) whole(d *provider.Delivery) tree {
 	out["response"] = tree{"headers": tree{}, "payload": nil}
 	return out
 }
+
+// Redeliver sends again all that did not arrive, as a person may ask for.
+func (f *Fake) Redeliver() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.sent {
+		if a.status != 200 {
+			again := *a
+			again.again, again.due = true, f.now()
+			f.queue = append(f.queue, &again)
+		}
+	}
+}
+
+// Sent is how many events were sent, or were lost on the way.
+func (f *Fake) Sent() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sent := map[string]bool{}
+	for _, a := range f.sent {
+		sent[a.guid] = true
+	}
+	return len(sent)
+}

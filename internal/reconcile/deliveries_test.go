@@ -1,0 +1,309 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+)
+
+// forge is a source of GitHub's over a fake of it.
+type forge struct {
+	*world
+	fake   *githubfake.Fake
+	number int32
+	config *provider.Source
+	reads  *reconcile.Source
+}
+
+// breaking is a Caller whose n-th call meets trouble of ours, as if the process had ended there.
+type breaking struct {
+	reconcile.Caller
+	mu    sync.Mutex
+	calls int
+	at    int
+}
+
+func (b *breaking) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
+	b.mu.Lock()
+	b.calls++
+	broken := b.calls == b.at
+	b.mu.Unlock()
+	if broken {
+		return nil, errDown
+	}
+	return b.Caller.Do(ctx, c)
+}
+
+// newForge makes a source with a client of its own; edit changes its API.
+func newForge(t *testing.T, o githubfake.Options, edit func(*provider.API)) *forge {
+	t.Helper()
+	f := &forge{world: &world{Log: applied.New(t)}, fake: githubfake.New(t, o), config: &provider.Source{Name: "code"}}
+	f.gateway = f.DB.Role(t, "gateway")
+	known, err := events.RegisterSources(t.Context(), f.Pool, map[string]string{"code": "github"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.number = known.Number["code"]
+	f.Sources["code"] = processor.Source{Number: f.number, Config: f.config, Provider: github.GitHub{}}
+	f.proc = f.Processor(t, nil)
+	api := &provider.API{BaseURL: f.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(githubfake.Key)}, Rate: 1000, Timeout: 30 * time.Second, MaxBytes: 1 << 20,
+		Hooks: f.fake.Hooks(), Repositories: f.fake.Repositories()}
+	if edit != nil {
+		edit(api)
+	}
+	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
+		t.Fatal(err)
+	}
+	f.reads = &reconcile.Source{Name: "code", Number: f.number, Config: f.config, API: api, Provider: github.GitHub{}, Reader: github.GitHub{}, Caller: newCaller(t, f.DB.Role(t, "processor"), f.number, api)}
+	return f
+}
+
+func newCaller(t *testing.T, pool *pgxpool.Pool, number int32, api *provider.API) reconcile.Caller {
+	t.Helper()
+	metrics, err := reconcile.NewMetrics(prometheus.NewRegistry(), []string{"code"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := reconcile.NewClient(reconcile.Options{Pool: pool, Number: number, Source: "code", Reader: github.GitHub{}, API: api, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// carry starts what carries out the runs, the way to the API being c.
+func (f *forge) carry(t *testing.T, c reconcile.Caller) {
+	t.Helper()
+	source := *f.reads
+	source.Caller = c
+	r := f.runner()
+	r.Sources = &reconcile.Sources{}
+	r.Sources.Replace(&source)
+	r.Settings.Kept, r.Settings.Overlap, r.Settings.Settle = reconcile.DefaultSettings.Kept, time.Hour, time.Second
+	f.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})
+}
+
+// run orders a reconciliation and waits until it has ended.
+func (f *forge) run(t *testing.T, o reconcile.Order) *runs.Run {
+	t.Helper()
+	o.Source = f.number
+	id, err := runs.Ask(t.Context(), f.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.ended(t, id)
+}
+
+// take stores and applies a delivery as the gateway and the processor do, and says whether it was a duplicate, or a conflict.
+func (f *forge) take(t *testing.T, d *provider.Delivery) (duplicate, conflict bool) {
+	t.Helper()
+	d.ReceivedAt = f.fake.Now()
+	named, err := github.GitHub{}.Identify(f.config, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receipts, err := events.Append(t.Context(), f.gateway, []events.Delivery{{Source: f.number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
+		Headers: events.AppendHeaders(nil, github.GitHub{}.Headers(), d), Verification: []byte(`{}`), Body: d.Body, Events: named}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := receipts[0][0]
+	if !r.Duplicate {
+		applied.Apply(t, f.proc, 0, []int64{r.ID})
+	}
+	return r.Duplicate, r.Conflict
+}
+
+// deliver takes what is due.
+func (f *forge) deliver(t *testing.T) int {
+	t.Helper()
+	return f.fake.Deliver(func(d *provider.Delivery) bool { f.take(t, d); return true })
+}
+
+func (f *forge) count(t *testing.T, sql string, args ...any) (n int64) {
+	t.Helper()
+	if err := f.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+const appendedSQL = `SELECT count(*) FROM events WHERE origin = 'reconcile' AND event_type <> 'postern.look'`
+
+// What GitHub has sent and the log lacks is taken through the API, wherever a process ends on the way, and counted once; with the headers that the webhook would have had.
+func TestMissedDeliveries(t *testing.T) {
+	t.Parallel()
+	for _, at := range []int{0, 2, 5, 40, 150} {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			t.Parallel()
+			f := newForge(t, githubfake.Options{Seed: uint64(at), Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 30, Swallowed: 10}}, nil)
+			f.fake.Live(250)
+			received := f.deliver(t)
+			f.fake.Advance(time.Hour)
+			f.carry(t, &breaking{Caller: f.reads.Caller, at: at})
+			r := f.run(t, reconcile.Order{What: reconcile.Events})
+			want := map[string]int64{reconcile.Seen: int64(f.fake.Sent()), reconcile.Present: int64(received), reconcile.Conflicting: 0, reconcile.Unread: 0}
+			for name, n := range want {
+				if r.Counts[name] != n {
+					t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
+				}
+			}
+			if missing := r.Counts[reconcile.Missing]; r.Status != runs.Done || missing < 50 || missing != r.Counts[reconcile.Seen]-int64(received) || missing != f.count(t, appendedSQL) {
+				t.Errorf("%s with %v, %d were appended: %s", r.Status, r.Counts, f.count(t, appendedSQL), r.Detail)
+			}
+			if n := f.count(t, appendedSQL+` AND headers ->> 'X-Github-Delivery' = event_id AND headers ->> 'X-Github-Hook-Id' <> '' AND NOT headers ? 'X-Hub-Signature-256' AND event_type LIKE headers ->> 'X-Github-Event' || '.%'`); n != f.count(t, appendedSQL) {
+				t.Errorf("%d events have the headers that webhooks have", n)
+			}
+			_, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events)
+			if now := f.fake.Now(); err != nil || until.Before(now.Add(-time.Minute)) || until.After(now) {
+				t.Errorf("proven until %s (%v), and it is %s", until, err, now)
+			}
+			fetched := 0
+			for _, call := range f.fake.Requests() {
+				if strings.Contains(call, "/deliveries/") {
+					fetched++
+				}
+			}
+			if again := at != 0; fetched != int(r.Counts[reconcile.Missing]) && !(again && fetched <= int(r.Counts[reconcile.Missing])+100) {
+				t.Errorf("%d bodies were fetched for %d events", fetched, r.Counts[reconcile.Missing])
+			}
+		})
+	}
+}
+
+// What comes by the webhook after the API has told of it says the same in other bytes: a duplicate.
+func TestRedeliveryIsADuplicate(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 1, Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 100}}, nil)
+	f.fake.Live(150) // so many that both times do not fit on one page
+	f.fake.Advance(time.Hour)
+	f.carry(t, f.reads.Caller)
+	first := f.run(t, reconcile.Order{What: reconcile.Events})
+	if first.Status != runs.Done || first.Counts[reconcile.Undelivered] != first.Counts[reconcile.Missing] || first.Counts[reconcile.Missing] < 30 {
+		t.Fatalf("%s with %v: %s", first.Status, first.Counts, first.Detail)
+	}
+	f.fake.Redeliver()
+	n := int64(f.fake.Deliver(func(d *provider.Delivery) bool {
+		if duplicate, conflict := f.take(t, d); !duplicate || conflict {
+			t.Errorf("%s: duplicate %t, conflict %t", d.Header.Get("X-GitHub-Delivery"), duplicate, conflict)
+		}
+		return true
+	}))
+	f.fake.Advance(time.Minute)
+	again := f.run(t, reconcile.Order{What: reconcile.Events, Since: f.fake.Now().Add(-3 * time.Hour)})
+	if n != first.Counts[reconcile.Missing] || again.Counts[reconcile.Seen] != n || again.Counts[reconcile.Present] != n || again.Counts[reconcile.Undelivered] != 0 {
+		t.Errorf("%d came again; then %v", n, again.Counts)
+	}
+}
+
+// What the API does not give fails the run and proves nothing; GitHub is asked to send it again where the source says so, and then the log has it.
+func TestDeliveriesThatAreNotGiven(t *testing.T) {
+	t.Parallel()
+	for _, redeliver := range []bool{false, true} {
+		t.Run(fmt.Sprint(redeliver), func(t *testing.T) {
+			t.Parallel()
+			f := newForge(t, githubfake.Options{Seed: 2, Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 100}}, func(api *provider.API) {
+				api.Key.Value, api.Redeliver = []byte(githubfake.WriteKey), redeliver
+			})
+			f.fake.Live(5)
+			f.fake.Withhold()
+			f.fake.Live(5)
+			f.fake.Advance(time.Hour)
+			f.carry(t, f.reads.Caller)
+			r := f.run(t, reconcile.Order{What: reconcile.Events})
+			unread := r.Counts[reconcile.Unread]
+			if r.Status != runs.Failed || unread < 5 || r.Counts[reconcile.Missing] < 5 || r.Counts[reconcile.Seen] != unread+r.Counts[reconcile.Missing] || !strings.Contains(r.Detail, "answered 404") {
+				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+			}
+			if _, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events); err != nil || !until.IsZero() {
+				t.Errorf("proven until %s, %v", until, err)
+			}
+			sent := int64(f.deliver(t))
+			f.fake.Advance(time.Minute)
+			if !redeliver {
+				if sent != 0 {
+					t.Errorf("%d were sent again", sent)
+				}
+				return
+			}
+			again := f.run(t, reconcile.Order{What: reconcile.Events})
+			if sent != unread || r.Counts[reconcile.Redelivered] != unread || again.Status != runs.Done || again.Counts[reconcile.Missing] != 0 {
+				t.Errorf("%d were sent again; then %s with %v: %s", sent, again.Status, again.Counts, again.Detail)
+			}
+		})
+	}
+}
+
+// A dry run asks for no body, appends nothing and proves nothing.
+func TestDryRunOverDeliveries(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 4, Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 50}}, nil)
+	f.fake.Live(150)
+	received := int64(f.deliver(t))
+	f.fake.Advance(time.Hour)
+	f.carry(t, f.reads.Caller)
+	r := f.run(t, reconcile.Order{What: reconcile.Events, DryRun: true})
+	if c := r.Counts; r.Status != runs.Done || c[reconcile.Present] != received || c[reconcile.Missing] == 0 || c[reconcile.Missing] != c[reconcile.Undelivered] || f.count(t, appendedSQL) != 0 {
+		t.Errorf("%s with %v: %s", r.Status, c, r.Detail)
+	}
+	for _, call := range f.fake.Requests() {
+		if strings.Contains(call, "/deliveries/") {
+			t.Errorf("asked for %s", call)
+		}
+	}
+	if _, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events); err != nil || !until.IsZero() {
+		t.Errorf("proven until %s, %v", until, err)
+	}
+}
+
+// A run that cannot begin says what to do.
+func TestDeliveriesRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		edit func(*provider.API)
+		says string
+	}{
+		"no webhook":      {func(api *provider.API) { api.Hooks = nil }, "name it under api.hooks"},
+		"another webhook": {func(api *provider.API) { api.Hooks = []string{"repos/octo-fake/kettle-0/hooks/7"} }, "there is no webhook repos/octo-fake/kettle-0/hooks/7, or the key may not read it"},
+		"a wrong key":     {func(api *provider.API) { api.Key.Value = []byte("github_pat_wrong") }, "the key is wrong, or was revoked"},
+	} {
+		f := newForge(t, githubfake.Options{}, c.edit)
+		f.carry(t, f.reads.Caller)
+		if r := f.run(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Failed || !strings.Contains(r.Detail, c.says) {
+			t.Errorf("%s: %s: %s", name, r.Status, r.Detail)
+		}
+	}
+}
+
+// GitHub forgets after three days: a run that begins anew proves no more than that.
+func TestDeliveriesOlderThanKept(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 5, Start: time.Now().Add(-4 * 24 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 100}}, nil)
+	f.fake.Live(20)
+	f.fake.Advance(3*24*time.Hour + time.Hour)
+	f.fake.Live(20)
+	f.fake.Advance(time.Hour)
+	f.carry(t, f.reads.Caller)
+	r := f.run(t, reconcile.Order{What: reconcile.Events})
+	since, _, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events)
+	if oldest := f.fake.Now().Add(-3 * 24 * time.Hour); err != nil || since.Before(oldest.Add(-time.Minute)) || r.Status != runs.Done || r.Counts[reconcile.Missing] > 20 || r.Counts[reconcile.Missing] < 10 {
+		t.Errorf("proven since %s (%v), and GitHub knows from %s; %s with %v", since, err, oldest, r.Status, r.Counts)
+	}
+}
