@@ -96,7 +96,7 @@ func (c *call) route(path []string) answer {
 	case len(path) >= 2 && path[0] == "repositories":
 		to, rest = c.numbered(path[1]), path[2:]
 	}
-	if to == nil || c.options.Faults.Blind {
+	if to == nil || to.self.gone() || c.options.Faults.Blind {
 		return missing
 	}
 	return c.within(to, rest)

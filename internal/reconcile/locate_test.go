@@ -1,0 +1,155 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+)
+
+// row is an object of the mirror.
+type row struct {
+	at, seen                 int64
+	deleted, final, doubtful bool
+	title, hash              string
+}
+
+func (f *forge) row(t *testing.T, objectType, id string) (r row) {
+	t.Helper()
+	err := f.DB.Pool.QueryRow(t.Context(), `SELECT encode(state_hash, 'hex'), version_at, version_seen, deleted, version_final, ambiguous OR look_after <> 0, coalesce(state ->> 'title', '') FROM objects
+		WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.number, objectType, id).Scan(&r.hash, &r.at, &r.seen, &r.deleted, &r.final, &r.doubtful, &r.title)
+	if err != nil {
+		t.Fatalf("%s %s: %v", objectType, id, err)
+	}
+	return r
+}
+
+// look has a look at an object.
+func (f *forge) look(t *testing.T, objectType, id string) *runs.Run {
+	t.Helper()
+	return f.run(t, reconcile.Order{What: reconcile.Object, Type: objectType, ID: id})
+}
+
+// says waits until a run that goes on says something, and cancels it.
+func (f *forge) says(t *testing.T, o reconcile.Order, words string) {
+	t.Helper()
+	o.Source = f.number
+	id, err := runs.Ask(t.Context(), f.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		r, err := runs.Show(t.Context(), f.Operator, id)
+		if err == nil && !strings.Contains(r.Detail, words) {
+			err = fmt.Errorf("%s: %q, want %q", r.Status, r.Detail, words)
+		}
+		return err
+	})
+	if err := runs.Change(t.Context(), f.Operator, id, runs.Cancelled); err != nil {
+		t.Fatal(err)
+	}
+	f.ended(t, id)
+}
+
+// A look at what a webhook has told already finds the same, though the API shows more and less of it; of each type that the fake has.
+func TestLookSeesTheSame(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 6, Start: time.Now().Add(-2 * time.Hour), Comments: 10}, nil)
+	f.fake.Live(60)
+	f.fake.Advance(time.Hour)
+	f.deliver(t)
+	f.fake.Advance(time.Minute) // behind the window of the last event
+	f.carry(t, f.reads.Caller)
+	looked := map[string]int{}
+	for _, o := range f.fake.Truth() {
+		if o.Body == nil || looked[o.Type] == 2 {
+			continue
+		}
+		looked[o.Type]++
+		before := f.row(t, o.Type, o.ID)
+		if r := f.look(t, o.Type, o.ID); r.Status != runs.Done {
+			t.Errorf("%s %s: %s: %s", o.Type, o.ID, r.Status, r.Detail)
+		}
+		after := f.row(t, o.Type, o.ID)
+		if commented := o.Type == "issue" && after.at > before.at; commented { // GitHub tells the issue of no comment
+			continue
+		}
+		if after.hash != before.hash || after.at != before.at || after.seen == 0 || after.doubtful {
+			t.Errorf("%s %s: %+v, before the look %+v", o.Type, o.ID, after, before)
+		}
+	}
+	for _, objectType := range []string{"issue", "pull_request", "release", "repository", "issue_comment"} {
+		if looked[objectType] == 0 {
+			t.Errorf("no %s was looked at", objectType)
+		}
+	}
+}
+
+// A look sees what no webhook told: another state, a delete, and where a renamed repository has gone. A delete seen so is not final.
+func TestLookSeesWhatWasLost(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
+	changed, deleted, renamed := f.fake.Open(), f.fake.Open(), f.fake.Open()
+	f.deliver(t)
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Advance(10 * time.Second)
+	f.fake.Edit(changed)
+	f.fake.Delete(deleted)
+	f.fake.Advance(10 * time.Second)
+	f.carry(t, f.reads.Caller)
+	before := f.row(t, "issue", changed)
+	f.look(t, "issue", changed)
+	if now := f.row(t, "issue", changed); now.title == before.title || now.at <= before.at || now.seen == 0 {
+		t.Errorf("%+v, before the look %+v", now, before)
+	}
+	f.look(t, "issue", deleted)
+	if now := f.row(t, "issue", deleted); !now.deleted || now.final {
+		t.Errorf("%+v, and it was deleted", now)
+	}
+	f.fake.Rename("samovar")
+	f.fake.Edit(renamed)
+	f.fake.Advance(10 * time.Second)
+	before = f.row(t, "issue", renamed)
+	f.look(t, "issue", renamed)
+	if now := f.row(t, "issue", renamed); now.title == before.title || now.deleted {
+		t.Errorf("%+v, before the look %+v", now, before)
+	}
+}
+
+// What is missing is believed only where the key would see it; what is another object is none; what the mirror has never seen has no address.
+func TestLookBelievesOnlyWhatItSees(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
+	hidden, transferred := f.fake.Open(), f.fake.Open()
+	repository := f.fake.Truth()[0].ID
+	f.deliver(t)
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Advance(10 * time.Second)
+	f.fake.Transfer(transferred)
+	f.carry(t, f.reads.Caller)
+	look := func(objectType, id string) reconcile.Order {
+		return reconcile.Order{What: reconcile.Object, Type: objectType, ID: id}
+	}
+	f.says(t, look("issue", transferred), "the object was transferred")
+	f.fake.SetFaults(githubfake.Faults{Blind: true})
+	f.says(t, look("issue", hidden), "the list it would be in is too")
+	f.says(t, look("repository", repository), "nothing shows which, so it is not believed")
+	f.fake.SetFaults(githubfake.Faults{})
+	if r := f.look(t, "issue", "12345"); r.Status != runs.Failed || !strings.Contains(r.Detail, "by what is known of it") {
+		t.Errorf("%s: %s", r.Status, r.Detail)
+	}
+	if n := f.count(t, `SELECT count(*) FROM objects WHERE deleted`); n != 0 {
+		t.Errorf("%d tombstones", n)
+	}
+	f.fake.SetWebhooks(githubfake.Webhooks{})
+	f.fake.Delete(repository)
+	f.deliver(t)
+	if r := f.look(t, "repository", repository); r.Status != runs.Done || !f.row(t, "repository", repository).deleted {
+		t.Errorf("%s: %s; %+v", r.Status, r.Detail, f.row(t, "repository", repository))
+	}
+}
