@@ -86,7 +86,8 @@ func untilReset(header http.Header) time.Duration {
 	if err != nil || bad != nil {
 		return 0
 	}
-	return min(max(time.Unix(at, 0).Sub(date)+time.Second, 0), resetWithin)
+	wait := min(time.Unix(at, 0).Sub(date), resetWithin-time.Second) + time.Second
+	return max(wait, 0)
 }
 
 // forbidden names what the key lacks where GitHub does.

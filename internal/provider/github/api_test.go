@@ -1,0 +1,317 @@
+package github_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+)
+
+// What GitHub answers, and what that comes to.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	const date = "Thu, 01 Jan 2026 00:00:00 GMT" // 1767225600
+	said := func(message string) string { return `{"message": "` + message + `"}` }
+	for name, c := range map[string]struct {
+		status  int
+		headers []string
+		body    string
+		kind    provider.VerdictKind
+		wait    time.Duration
+		says    string
+	}{
+		"an object":              {200, nil, `{"id": 1}`, provider.Found, 0, ""},
+		"a list":                 {200, nil, ` [] `, provider.Found, 0, ""},
+		"accepted":               {202, nil, `{}`, provider.Found, 0, ""},
+		"a page of a proxy":      {200, nil, `<html>`, provider.Trouble, 0, "no JSON"},
+		"half an hour's calls":   {200, []string{"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "2500", "X-RateLimit-Reset", "1767226200"}, `{}`, provider.Found, 0, ""},
+		"more than half of them": {200, []string{"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "2499", "X-RateLimit-Reset", "1767226200"}, `{}`, provider.Found, 601 * time.Second, ""},
+		"all of them":            {403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1767225610"}, said("API rate limit exceeded"), provider.Throttled, 11 * time.Second, "used up"},
+		"all of them, by 429":    {429, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "99999999999"}, said("x"), provider.Throttled, time.Hour, "used up"},
+		"in a hurry":             {403, []string{"Retry-After", "7", "X-RateLimit-Remaining", "4000"}, said("x"), provider.Throttled, 7 * time.Second, "short time"},
+		"in a hurry, no time":    {403, nil, said("You have exceeded a secondary rate limit."), provider.Throttled, time.Minute, "short time"},
+		"another 429":            {429, nil, said("x"), provider.Throttled, time.Second, ""},
+		"no permission":          {403, []string{"X-Accepted-GitHub-Permissions", "issues=read; pull_requests=read"}, said("Resource not accessible"), provider.Refused, 0, "issues=read; pull_requests=read"},
+		"an odd permission":      {403, []string{"X-Accepted-GitHub-Permissions", "<script>"}, said("x"), provider.Refused, 0, "may not do this"},
+		"single sign-on":         {403, []string{"X-GitHub-SSO", "required; url=https://x"}, said("x"), provider.Refused, 0, "single sign-on"},
+		"a wrong key":            {401, nil, said("Bad credentials"), provider.Refused, time.Minute, "401"},
+		"none":                   {404, nil, said("Not Found"), provider.Missing, 0, "404"},
+		"an address of nobody's": {404, nil, `<html>`, provider.Trouble, 0, "is base_url right?"},
+		"deleted":                {410, nil, said("This issue was deleted"), provider.Missing, 0, "410"},
+		"switched off":           {410, nil, said("Issues has been disabled in this repository."), provider.Trouble, 0, "switched off"},
+		"withheld":               {451, nil, said("Repository access blocked"), provider.Trouble, 0, "legal"},
+		"a cursor of old":        {422, nil, said("Invalid cursor"), provider.Expired, 0, "cursor"},
+		"a redirect":             {301, nil, said("Moved Permanently"), provider.Trouble, 0, "redirect"},
+		"broken":                 {500, nil, said("Server Error"), provider.Trouble, 0, "500"},
+	} {
+		h := http.Header{"Date": {date}}
+		for pair := range slices.Chunk(c.headers, 2) {
+			h.Set(pair[0], pair[1])
+		}
+		v := github.GitHub{}.Answer(c.status, h, []byte(c.body))
+		if v.Kind != c.kind || v.Wait != c.wait || !strings.Contains(v.Detail, c.says) || (v.Detail == "") != (c.kind == provider.Found) {
+			t.Errorf("%s: %+v, want %s, wait %s, saying %q", name, v, c.kind, c.wait, c.says)
+		}
+	}
+}
+
+// Where an object is read, by its state and by the newest event of it.
+func TestLocate(t *testing.T) {
+	t.Parallel()
+	const api = "https://api.github.com/repos/octo-org/kettle"
+	state := func(address string) string { return `{"id": 7, "url": "` + address + `"}` }
+	event := func(eventType, body string) *provider.Stored {
+		return &provider.Stored{Type: eventType, Body: []byte(body)}
+	}
+	for name, c := range map[string]struct {
+		objectType, id, state string
+		newest                *provider.Stored
+		path, proof           string
+	}{
+		"an issue":                      {"issue", "7", state(api + "/issues/3"), nil, "/repos/octo-org/kettle/issues/3", "/repos/octo-org/kettle/issues"},
+		"of an Enterprise Server":       {"issue", "7", state("https://git.example/api/v3/repos/o/r.js/issues/3"), nil, "/repos/o/r.js/issues/3", "/repos/o/r.js/issues"},
+		"the newest event knows better": {"issue", "7", state(api + "/issues/3"), event("issues.opened", `{"action": "opened", "issue": `+state(api+"-2/issues/4")+`}`), "/repos/octo-org/kettle-2/issues/4", "/repos/octo-org/kettle-2/issues"},
+		"an event of another object":    {"issue", "7", state(api + "/issues/3"), event("issues.opened", `{"action": "opened", "issue": {"id": 8, "url": "`+api+`/issues/4"}}`), "/repos/octo-org/kettle/issues/3", "/repos/octo-org/kettle/issues"},
+		"no state":                      {"label", "7", "", event("label.created", `{"action": "created", "label": `+state(api+"/labels/good%20first%20issue")+`}`), "/repos/octo-org/kettle/labels/good%20first%20issue", ""},
+		"a release":                     {"release", "7", state(api + "/releases/7"), nil, "/repos/octo-org/kettle/releases/7", "/repos/octo-org/kettle/releases"},
+		"another release's address":     {"release", "7", state(api + "/releases/17"), nil, "", ""},
+		"a comment":                     {"issue_comment", "7", state(api + "/issues/comments/7"), nil, "/repos/octo-org/kettle/issues/comments/7", "/repos/octo-org/kettle/issues/comments"},
+		"a run":                         {"workflow_run", "7", state(api + "/actions/runs/7"), nil, "/repos/octo-org/kettle/actions/runs/7", "/repos/octo-org/kettle/actions/runs"},
+		"a repository":                  {"repository", "7", state(api), event("repository.edited", `{"action": "edited", "repository": `+state(api)+`}`), "/repos/octo-org/kettle", ""},
+		"a deleted repository":          {"repository", "7", state(api), event("repository.deleted", `{"action": "deleted", "repository": `+state(api)+`}`), "/repos/octo-org/kettle", "/"},
+		"an address that climbs":        {"issue", "7", state("https://api.github.com/repos/octo-org/../issues/3"), nil, "", ""},
+		"a label that climbs":           {"label", "7", state(api + "/labels/.."), nil, "", ""},
+		"an address with a query":       {"issue", "7", state(api + "/issues/3?x=/issues/4"), nil, "", ""},
+		"another type's":                {"issue", "7", state(api + "/pulls/3"), nil, "", ""},
+		"nothing known":                 {"issue", "7", "", nil, "", ""},
+		"a type that is not read":       {"star", "5:6", state(api), nil, "", ""},
+	} {
+		var kept []byte
+		if c.state != "" {
+			kept = []byte(c.state)
+		}
+		call, proof, ok := github.GitHub{}.Locate(&provider.API{}, c.objectType, c.id, kept, c.newest)
+		if call.Path != c.path || proof.Path != c.proof || ok != (c.path != "") {
+			t.Errorf("%s: %q, proof %q, %t; want %q, %q", name, call.Path, proof.Path, ok, c.path, c.proof)
+		}
+	}
+}
+
+// A delivery that the API tells of is the event that the webhook told of, however it was sent and written.
+func TestDeliveryIsTheWebhooksEvent(t *testing.T) {
+	t.Parallel()
+	const payload = `{"action":"deleted","label":{"id":7,"color":"d73a4a"},"repository":{"id":5,"score":1.0}}`
+	hooked := posted(payload, "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1")
+	form := posted("payload="+url.QueryEscape(payload), "X-GitHub-Event", "label", "X-GitHub-Delivery", "d-1")
+	d, err := github.GitHub{}.ReadDelivery([]byte(`{"id": 12, "guid": "d-1", "event": "label", "action": "deleted", "request": {"headers": {"X-GitHub-Delivery": "d-1", "X-GitHub-Hook-ID": "3",
+		"X-Hub-Signature-256": "sha256=00", "content-type": "application/x-www-form-urlencoded", "odd": 1},
+		"payload": {"repository": {"score": 1.00, "id": 5}, "action": "deleted", "label": {"id": 7, "color": "d73a4\u0061"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := identify(t, &provider.Source{}, hooked)
+	for name, other := range map[string]*provider.Delivery{"form": form, "API": d} {
+		if diff := cmp.Diff(want, identify(t, &provider.Source{}, other)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if d.Header.Get("X-GitHub-Hook-ID") != "3" || d.Header.Get("X-Hub-Signature-256") != "" || d.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%v", d.Header)
+	}
+	for _, body := range []string{`{"guid": "d-1", "event": "label", "request": {"headers": {}, "payload": null}}`, `{"guid": "d-1"}`, `[]`, `{"request": {"payload": "text"}}`} {
+		if d, err := (github.GitHub{}).ReadDelivery([]byte(body)); err == nil {
+			t.Errorf("%s: %s", body, d.Body)
+		}
+	}
+}
+
+func TestDeliveryPage(t *testing.T) {
+	t.Parallel()
+	header := http.Header{"Link": {`<https://api.github.com/repos/o/r/hooks/1/deliveries?per_page=100&cursor=v1_11>; rel="next"`}}
+	page, next, err := github.GitHub{}.DeliveryPage(header, []byte(`[
+		{"id": 9007199254740993, "guid": "a", "delivered_at": "2026-01-01T00:00:00.5+01:00", "status": "OK", "status_code": 200},
+		{"id": 11, "guid": "b", "delivered_at": "2026-01-01T00:00:00Z", "status": "failed to connect to host", "status_code": 0}]`))
+	want := []provider.Sent{{ID: "9007199254740993", Key: "a", At: time.Date(2025, 12, 31, 23, 0, 0, 5e8, time.UTC)}, {ID: "11", Key: "b", At: time.Unix(1767225600, 0).UTC(), Failed: true}}
+	if diff := cmp.Diff(want, page); diff != "" || next != "v1_11" || err != nil {
+		t.Errorf("next %q, %v: %s", next, err, diff)
+	}
+	for _, body := range []string{`{}`, `[{"id": 0, "guid": "a", "delivered_at": "2026-01-01T00:00:00Z"}]`, `[{"id": 1, "delivered_at": "2026-01-01T00:00:00Z"}]`, `[{"id": 1, "guid": "a"}]`} {
+		if _, _, err := (github.GitHub{}).DeliveryPage(nil, []byte(body)); err == nil {
+			t.Errorf("%s is taken", body)
+		}
+	}
+}
+
+// listing reads lists of a fake.
+type listing struct {
+	fake  *githubfake.Fake
+	api   *provider.API
+	pages int
+}
+
+func newListing(t *testing.T, o githubfake.Options) *listing {
+	t.Helper()
+	l := &listing{fake: githubfake.New(t, o)}
+	l.api = &provider.API{BaseURL: l.fake.URL, Key: provider.Secret{Value: []byte(githubfake.Key)}, Repositories: l.fake.Repositories()}
+	if err := (github.GitHub{}).CompleteAPI(l.api); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// page reads one page.
+func (l *listing) page(t *testing.T, objectType string, since time.Time, cursor string) ([]provider.Listed, string) {
+	t.Helper()
+	l.pages++
+	c := github.GitHub{}.ListObjects(nil, l.api, "", objectType, since, time.Time{}, cursor)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.api.BaseURL+c.Path+"?"+c.Query.Encode(), http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	github.GitHub{}.Authorize(l.api, req.Header)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := (github.GitHub{}).Answer(res.StatusCode, res.Header, body); v.Kind != provider.Found {
+		t.Fatalf("%s: %+v", req.URL, v)
+	}
+	page, next, err := github.GitHub{}.ObjectPage(nil, l.api, "", objectType, cursor, res.Header, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page, next
+}
+
+// all reads a whole list; between is called after each page.
+func (l *listing) all(t *testing.T, objectType string, since time.Time, between func()) map[string]provider.Listed {
+	t.Helper()
+	got := map[string]provider.Listed{}
+	for cursor := ""; ; {
+		page, next := l.page(t, objectType, since, cursor)
+		for _, one := range page {
+			got[one.ObjectID] = one
+		}
+		if next == "" {
+			return got
+		}
+		if next == cursor {
+			t.Fatalf("%q follows itself", cursor)
+		}
+		cursor = next
+		between()
+	}
+}
+
+// Each type is listed whole, over all repositories, while objects change, come and go between the pages: what is there from the beginning to the end is in the list, pull requests not among issues.
+func TestListsAreWhole(t *testing.T) {
+	t.Parallel()
+	for _, objectType := range []string{"issue", "pull_request", "issue_comment", "repository"} {
+		t.Run(objectType, func(t *testing.T) {
+			t.Parallel()
+			l := newListing(t, githubfake.Options{Seed: 11, Objects: 900, Comments: 60})
+			l.fake.Live(2500)
+			before := l.fake.Truth()
+			got := l.all(t, objectType, time.Time{}, func() { l.fake.Live(25) })
+			after := map[string][]byte{}
+			for _, o := range l.fake.Truth() {
+				after[o.Type+o.ID] = o.Body
+			}
+			there := 0
+			for _, o := range before {
+				if o.Type != objectType || o.Body == nil || after[o.Type+o.ID] == nil {
+					continue
+				}
+				there++
+				if one, ok := got[o.ID]; !ok || (one.Body == nil) == (objectType != "pull_request") || one.HasAt != (one.Body == nil) {
+					t.Errorf("%s is listed: %t, %+v", o.ID, ok, one)
+				}
+			}
+			for id := range got {
+				if _, ok := after[objectType+id]; !ok {
+					t.Errorf("%s is no %s", id, objectType)
+				}
+			}
+			if there < 2 || objectType != "repository" && there < 100 {
+				t.Errorf("%d objects in %d pages: nothing is proven", there, l.pages)
+			}
+		})
+	}
+}
+
+// Of more objects than a page holds that changed in one second all are listed, and the list ends.
+func TestListOfOneSecond(t *testing.T) {
+	t.Parallel()
+	l := newListing(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond})
+	ids := map[string]bool{}
+	for range 350 {
+		ids[l.fake.Open()] = true
+	}
+	l.fake.Advance(time.Minute)
+	ids[l.fake.Open()] = true
+	got := l.all(t, "issue", time.Time{}, func() {})
+	if len(got) != len(ids) || l.pages > 7 {
+		t.Errorf("%d of %d, in %d pages", len(got), len(ids), l.pages)
+	}
+}
+
+// A list by change tells what changed since, both ends included, in each repository.
+func TestListByChange(t *testing.T) {
+	t.Parallel()
+	l := newListing(t, githubfake.Options{Seed: 12, Objects: 100})
+	l.fake.Live(300)
+	l.fake.Advance(time.Minute)
+	since := l.fake.Now()
+	l.fake.Live(30)
+	want := map[string]bool{}
+	for _, o := range l.fake.Truth() {
+		if o.Type == "issue" && o.Body != nil && strings.Compare(field(t, o.Body, "updated_at"), since.Truncate(time.Second).Format(time.RFC3339)) >= 0 {
+			want[o.ID] = true
+		}
+	}
+	got := l.all(t, "issue", since, func() {})
+	for id := range want {
+		if _, ok := got[id]; !ok {
+			t.Errorf("%s is missing", id)
+		}
+	}
+	if len(got) != len(want) || len(want) < 3 || l.pages != 2 {
+		t.Errorf("%d of %d, in %d pages", len(got), len(want), l.pages)
+	}
+}
+
+func field(t *testing.T, body []byte, name string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(string(body), fmt.Sprintf("%q:\"", name))
+	text, _, more := strings.Cut(rest, `"`)
+	if !ok || !more {
+		t.Fatalf("no %s in %s", name, body)
+	}
+	return text
+}
+
+// Without repositories nothing is listed.
+func TestNoRepositoriesNoLists(t *testing.T) {
+	t.Parallel()
+	if l := (github.GitHub{}).Lists(nil, &provider.API{}); len(l) != 0 {
+		t.Errorf("%v", l)
+	}
+	if l := (github.GitHub{}).Lists(nil, &provider.API{Repositories: []string{"o/r"}}); len(l) != 5 || !l["issue"].ByChange || l["pull_request"].ByChange {
+		t.Errorf("%v", l)
+	}
+}
