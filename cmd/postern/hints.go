@@ -27,7 +27,7 @@ func newHintsCommand(c *cli) *cobra.Command {
 			{"REASON", func(h reconcile.HintView) string { return h.Reason }},
 			{"WANTED BY", func(h reconcile.HintView) string { return h.WantedBy }},
 			{"MADE", func(h reconcile.HintView) string { return h.MadeAt.String() }},
-			{"DUE", func(h reconcile.HintView) string { return h.Due.String() }},
+			{"DUE", due},
 			{"ATTEMPTS", func(h reconcile.HintView) string { return strconv.Itoa(h.Attempts) }},
 			{"TAKEN BY", func(h reconcile.HintView) string { return h.TakenBy }},
 			{"ERROR", func(h reconcile.HintView) string { return h.Error }},

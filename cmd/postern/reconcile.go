@@ -138,6 +138,14 @@ func readUpTo(r *runs.Run) (name, place string) {
 
 func micros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
 
+// due is when the next attempt is.
+func due(h reconcile.HintView) string {
+	if h.Parked {
+		return "parked"
+	}
+	return h.Due.String()
+}
+
 func newDriftCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "drift", Short: "How far the log is proven to be what the provider has", RunE: group, Args: cobra.ArbitraryArgs}
 	show := lister[reconcile.Proven]{

@@ -148,6 +148,9 @@ func TestHintsOnTheCommandLine(t *testing.T) {
 	for _, text := range []string{"acct_1", "customer cus_1", "in doubt", "2026-01-02T03:04:06.000000Z", "answered 500"} {
 		r.want(t, 0, text, "")
 	}
+	b.db.Exec(t, `UPDATE hints SET due = 'infinity'`)
+	b.run(t, "hints", "list").want(t, 0, "parked", "")
+	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"due":null,"parked":true`, "")
 	b.run(t, "hints", "list", "--source", "shop").want(t, 0, "No object owes a look.", "")
 	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
 }

@@ -115,9 +115,9 @@ func TestHintsAndWatermarks(t *testing.T) {
 	_, page := b.get(t, "/api/v1/hints?source=stripe")
 	want := []any{
 		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "a", "reason": "asked for", "wanted_by": "ada@office",
-			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "after": nil, "attempts": 0.0, "error": "", "taken_by": "", "taken_until": nil},
+			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false, "after": nil, "attempts": 0.0, "error": "", "taken_by": "", "taken_until": nil},
 		map[string]any{"source": "stripe", "account": "", "object_type": "customer", "object_id": "b", "reason": "in doubt", "wanted_by": "",
-			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
+			"made_at": "2026-01-02T03:04:05.000000Z", "due": "2026-01-02T03:04:06.000000Z", "parked": false, "after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
 			"taken_by": "p1", "taken_until": "2026-01-02T03:06:05.000000Z"},
 	}
 	if diff := cmp.Diff(want, page["items"].([]any)[:2]); diff != "" {

@@ -21,8 +21,9 @@ type HintView struct {
 	// WantedBy is who asked for the look; "" where the mirror did.
 	WantedBy string         `json:"wanted_by"`
 	MadeAt   events.Instant `json:"made_at"`
-	// Due is when the next attempt is, at the earliest.
-	Due events.Instant `json:"due"`
+	// Due is when the next attempt is, at the earliest; zero where it is Parked: none is made, since the API has no call for it.
+	Due    events.Instant `json:"due"`
+	Parked bool           `json:"parked"`
 	// After is the provider's time after which the look must begin; zero where it may begin at any.
 	After events.Instant `json:"after"`
 	// Attempts came to nothing so far, the last one because of Error.
@@ -36,7 +37,7 @@ type HintView struct {
 }
 
 // hintColumns are what scanHint reads.
-const hintColumns = `h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, h.due, provider_time(h.after), h.attempts, h.error,
+const hintColumns = `h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, nullif(h.due, 'infinity'), h.due = 'infinity', provider_time(h.after), h.attempts, h.error,
   h.taken_by, nullif(h.taken_until, '-infinity')`
 
 // hintsSQL walks the primary key; one source is an interval of it.
@@ -74,10 +75,10 @@ func Hints(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
 }
 
 func scanHint(row pgx.CollectableRow) (h HintView, err error) {
-	var after, taken *time.Time
-	err = row.Scan(&h.number, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.WantedBy, &h.MadeAt.Time, &h.Due.Time, &after, &h.Attempts, &h.Error,
+	var due, after, taken *time.Time
+	err = row.Scan(&h.number, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.WantedBy, &h.MadeAt.Time, &due, &h.Parked, &after, &h.Attempts, &h.Error,
 		&h.TakenBy, &taken)
-	h.After, h.TakenUntil = instant(after), instant(taken)
+	h.Due, h.After, h.TakenUntil = instant(due), instant(after), instant(taken)
 	return h, err
 }
 

@@ -61,8 +61,10 @@ func (l *Looks) source(ctx context.Context, s *Source) {
 type hinted struct {
 	fetcher
 	looks *Looks
-	// from is where the next pass goes on to look for objects that owe a look.
-	from versioning.Key
+	// from is where the next pass goes on to look for objects that owe a look, and parked for parked hints whose objects owe none any more.
+	from, parked versioning.Key
+	// woken: the parked hints were looked through.
+	woken bool
 }
 
 const (
@@ -76,7 +78,16 @@ const (
 
 // pass gathers hints, and makes the looks whose time has come. n is how many hints it took.
 func (h *hinted) pass(ctx context.Context) (n int, err error) {
+	if !h.woken {
+		if err := h.wake(ctx); err != nil {
+			return 0, err
+		}
+		h.woken = true
+	}
 	if err := h.gather(ctx); err != nil {
+		return 0, err
+	}
+	if err := h.forget(ctx); err != nil {
 		return 0, err
 	}
 	hints, err := h.take(ctx)
@@ -179,7 +190,10 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err != nil { // the API's trouble, or an object that it does not read: another look later
+	if errors.Is(err, errNoFetch) {
+		return h.park(ctx, one)
+	}
+	if err != nil { // the API's trouble: another look later
 		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, err)
 	}
 	if one.after == 0 { // of an object that owes nothing, which somebody has named

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 // looking starts processes that make looks, until the test ends.
@@ -187,4 +189,73 @@ func TestAnObjectThatNobodyHasIsNoTombstone(t *testing.T) {
 	if !one[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, kept) {
 		t.Errorf("%s is no tombstone", kept)
 	}
+}
+
+// unread is a provider whose API has no call for some objects.
+type unread struct {
+	sim.Provider
+	not func(id string) bool
+}
+
+func (p unread) Fetch(src *provider.Source, api *provider.API, account, objectType, id string) (provider.Call, bool) {
+	c, ok := p.Provider.Fetch(src, api, account, objectType, id)
+	return c, ok && !p.not(id)
+}
+
+// What the API has no call for is tried once and said once; it goes when the object owes nothing any more, and comes back where a new configuration can read it.
+func TestWhatCannotBeLookedAtIsParked(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 82, eventTime)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id IN ('obj_1', 'obj_2')`)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id NOT IN ('obj_1', 'obj_2')`)
+	r := b.runner()
+	read := func(not ...string) {
+		p := unread{not: func(id string) bool { return slices.Contains(not, id) }}
+		r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Reader = p }))
+	}
+	read("obj_1", "obj_2")
+	var log lockedBuffer
+	parked := func(want ...string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			got := b.DB.Rows(t, `SELECT object_id FROM hints WHERE due = 'infinity' AND taken_by = '' AND attempts = 1 AND error LIKE '%reads no object of that type%next event' ORDER BY 1`)
+			if all := one[int](t, b, `SELECT count(*) FROM hints`); !slices.Equal(got, want) || all != len(want) {
+				return fmt.Errorf("%v of %d hints are parked, want %v", got, all, want)
+			}
+			return nil
+		})
+	}
+	b.logged(t, r, &log)
+	parked("obj_1", "obj_2")
+	page, err := reconcile.Hints(t.Context(), b.Operator, b.Source, "", 10)
+	if err != nil || len(page.Items) != 2 || !page.Items[0].Parked || !page.Items[0].Due.IsZero() {
+		t.Errorf("%+v, %v", page, err)
+	}
+	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id = 'obj_1'`) // as its next event does
+	parked("obj_2")
+	read("obj_1", "obj_2") // which changes nothing
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_3'`)
+	testkit.Eventually(t, time.Minute, func() error { // the new round has begun
+		if n := one[int](t, b, `SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND look_after <> 0`); n > 0 {
+			return fmt.Errorf("obj_3 is in doubt")
+		}
+		return nil
+	})
+	parked("obj_2")
+	if n := log.count("look not possible"); n != 2 {
+		t.Errorf("it was said %d times of two objects", n)
+	}
+	read()
+	b.settled(t)
+}
+
+// logged has a runner make looks, and keeps what is said.
+func (b *world) logged(t *testing.T, r *reconcile.Runner, log *lockedBuffer) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	l := &reconcile.Looks{Runner: r, ID: "looks", Logger: slog.New(slog.NewTextHandler(log, nil)), Every: 20 * time.Millisecond}
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
 }

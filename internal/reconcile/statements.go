@@ -4,6 +4,6 @@ package reconcile
 func Statements() []string {
 	return []string{
 		takeSQL, openSQL, giveSQL, watermarkSQL, provenSQL, forgottenSQL, mineSQL, knownSQL, gatherSQL, takeHintsSQL, dropSQL, putSQL, lookedSQL,
-		hintsSQL, watermarksSQL, mirroredSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL,
+		mirroredSQL, hintsSQL, watermarksSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL, parkSQL, parkedSQL, wakeSQL, forgetParkedSQL,
 	}
 }

@@ -1,0 +1,90 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// errParked is what a parked hint says.
+var errParked = fmt.Errorf("%w: no look can be made, so none is tried until a configuration or a release can; the doubt ends with the object's next event", errNoFetch)
+
+const parkSQL = `
+UPDATE hints SET due = 'infinity', taken_by = '', taken_until = '-infinity', attempts = attempts + 1, error = $6
+WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
+
+// park lays a hint back for as long as the source is read as it is now: the API has no call that would settle it.
+func (h *hinted) park(ctx context.Context, one hint) error {
+	h.looks.Logger.Warn("look not possible", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "error", errParked)
+	if _, err := h.Pool.Exec(ctx, parkSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, events.Text(errParked.Error())); err != nil {
+		return fmt.Errorf("park hint: %w", err)
+	}
+	return nil
+}
+
+const parkedSQL = `
+SELECT h.account, h.object_type, h.object_id FROM hints h
+WHERE h.source = $1 AND h.due = 'infinity' AND (h.account, h.object_type, h.object_id) > ($2, $3, $4)
+ORDER BY h.account, h.object_type, h.object_id LIMIT $5`
+
+const wakeSQL = `
+UPDATE hints h SET due = clock_now() FROM unnest($2::text[], $3::text[], $4::text[]) AS w(account, object_type, object_id)
+WHERE h.source = $1 AND h.account = w.account AND h.object_type = w.object_type AND h.object_id = w.object_id AND h.due = 'infinity'`
+
+// wake makes those parked hints due that the source, as it is read now, has a call for.
+func (h *hinted) wake(ctx context.Context) error {
+	var from versioning.Key
+	for {
+		rows, err := h.Pool.Query(ctx, parkedSQL, h.source.Number, from.Account, from.Type, from.ID, gatherObjects)
+		if err != nil {
+			return fmt.Errorf("read parked hints: %w", err)
+		}
+		n := 0
+		var accounts, types, ids []string
+		_, err = pgx.ForEachRow(rows, []any{&from.Account, &from.Type, &from.ID}, func() error {
+			n++
+			if _, ok := h.source.Reader.Fetch(h.source.Config, h.source.API, from.Account, from.Type, from.ID); ok {
+				accounts, types, ids = append(accounts, from.Account), append(types, from.Type), append(ids, from.ID)
+			}
+			return nil
+		})
+		if err == nil && len(ids) > 0 {
+			_, err = h.Pool.Exec(ctx, wakeSQL, h.source.Number, accounts, types, ids)
+		}
+		if err != nil {
+			return fmt.Errorf("wake parked hints: %w", err)
+		}
+		if n < gatherObjects {
+			return nil
+		}
+	}
+}
+
+// forgetParkedSQL forgets parked hints whose objects owe nothing any more, some at a time in the order of their keys. What a person has asked for stays.
+const forgetParkedSQL = `
+WITH page AS MATERIALIZED (
+  SELECT h.account, h.object_type, h.object_id FROM hints h
+  WHERE h.source = $1 AND h.due = 'infinity' AND (h.account, h.object_type, h.object_id) > ($2, $3, $4)
+  ORDER BY h.account, h.object_type, h.object_id LIMIT $5
+), gone AS (
+  DELETE FROM hints h USING page p
+  WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id AND h.due = 'infinity' AND h.wanted_by = ''
+    AND NOT EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = p.account AND o.object_type = p.object_type AND o.object_id = p.object_id AND o.look_after <> 0)
+)
+SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
+
+func (h *hinted) forget(ctx context.Context) error {
+	err := h.Pool.QueryRow(ctx, forgetParkedSQL, h.source.Number, h.parked.Account, h.parked.Type, h.parked.ID, gatherObjects).Scan(&h.parked.Account, &h.parked.Type, &h.parked.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		h.parked, err = versioning.Key{}, nil
+	}
+	if err != nil {
+		return fmt.Errorf("forget parked hints: %w", err)
+	}
+	return nil
+}
