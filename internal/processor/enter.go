@@ -2,6 +2,9 @@ package processor
 
 import (
 	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -61,6 +64,19 @@ func (p *Processor) Pending(ctx context.Context, ids []int64) (n int64, err erro
 	err = p.Pool.QueryRow(ctx, pendingSQL, ids, events.LiveRun).Scan(&n)
 	return n, unavailable(err)
 }
+
+// Awaited is the event of some, as Pending counts them, that has failed the earliest, or has no outcome, with the reason of its last attempt; 0 where there is none.
+func (p *Processor) Awaited(ctx context.Context, ids []int64) (id int64, reason string, err error) {
+	err = p.Pool.QueryRow(ctx, awaitedSQL, ids, events.LiveRun).Scan(&id, &reason)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return id, reason, unavailable(err)
+}
+
+const awaitedSQL = `
+SELECT e.id, coalesce(o.reason, '') FROM events e LEFT JOIN LATERAL (SELECT o.status, o.reason FROM outcomes o WHERE o.event_id = e.id AND o.run = $2 LIMIT 1) o ON true
+WHERE e.id = ANY($1::bigint[]) AND (o.status IS NULL OR o.status = 'failed') ORDER BY o.status IS NULL, e.id LIMIT 1`
 
 const pendingSQL = `
 SELECT count(*) FROM events e LEFT JOIN LATERAL (SELECT o.status FROM outcomes o WHERE o.event_id = e.id AND o.run = $2 LIMIT 1) o ON true

@@ -20,12 +20,22 @@ func TestPending(t *testing.T) {
 			t.Errorf("%d of %d wait (%v), want %d", n, len(ids), err, want)
 		}
 	}
+	awaited := func(want int64, because string, ids ...int64) {
+		t.Helper()
+		if id, reason, err := p.Awaited(t.Context(), ids); err != nil || id != want || reason != because {
+			t.Errorf("%d is awaited since %q (%v), want %d since %q", id, reason, err, want, because)
+		}
+	}
 	pending(2, ids[0], ids[1], 7) // 7 is in no partition
+	awaited(min(ids[0], ids[1]), "", ids...)
 	if _, err := p.Enter(t.Context(), ids[:1]); err != nil {
 		t.Fatal(err)
 	}
 	pending(1, ids...)
-	l.DB.Exec(t, `UPDATE outcomes SET status = 'failed', due = clock_now()`)
+	awaited(ids[1], "", ids...)
+	l.DB.Exec(t, `UPDATE outcomes SET status = 'failed', reason = 'down', due = clock_now()`)
 	pending(2, ids...)
+	awaited(ids[0], "down", ids...)
 	pending(0, 7)
+	awaited(0, "", 7)
 }

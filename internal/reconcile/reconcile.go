@@ -96,13 +96,15 @@ type Settings struct {
 	Kept time.Duration
 	// Again is the pause before trouble is tried again.
 	Again time.Duration
+	// Say is how long a run waits for outcomes before its detail says so.
+	Say time.Duration
 	// Lease is how long a taken hint is one process's.
 	Lease time.Duration
 }
 
 // DefaultSettings are the shipped ones.
 var DefaultSettings = Settings{Span: time.Hour, MinSpan: time.Minute, MaxSpan: 24 * time.Hour, Overlap: time.Hour, Settle: 30 * time.Second, Kept: 30 * 24 * time.Hour, Again: time.Second,
-	Lease: 2 * time.Minute}
+	Say: 10 * time.Second, Lease: 2 * time.Minute}
 
 // Runner carries out reconciliations.
 type Runner struct {
@@ -245,19 +247,48 @@ func (w *work) advance(ctx context.Context, cursor int64) (runs.Status, error) {
 	return w.hold.Advance(ctx, cursor)
 }
 
-// settled waits until all of some events have their outcomes. It asks each time whether the run still goes on.
-func (w *work) settled(ctx context.Context, ids []int64) (runs.Status, error) {
-	for {
+// settled waits until all of some events have their outcomes. It asks each time whether the run still goes on, and says what it waits for where that takes long.
+func (w *work) settled(ctx context.Context, ids []int64) (status runs.Status, err error) {
+	for began := time.Now(); ; {
 		n, err := w.Processor.Pending(ctx, ids)
-		if err != nil || n == 0 {
-			return runs.Running, err
+		if err != nil {
+			return "", err
+		}
+		if n == 0 {
+			return runs.Running, w.note(ctx, "")
+		}
+		if time.Since(began) >= w.Settings.Say {
+			if err := w.waits(ctx, n, ids); err != nil {
+				return "", err
+			}
 		}
 		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
-			return status, err
+			return status, errors.Join(err, w.note(ctx, ""))
 		}
 		runs.Pause(ctx, w.Settings.Again)
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
 	}
+}
+
+// waits notes which outcomes the run waits for.
+func (w *work) waits(ctx context.Context, n int64, ids []int64) error {
+	id, reason, err := w.Processor.Awaited(ctx, ids)
+	if err != nil || id == 0 {
+		return err
+	}
+	said := fmt.Sprintf("waits for the outcomes of %d of the events that it has appended, among them %d", n, id)
+	if reason != "" {
+		said += ", which has failed: " + reason
+	}
+	return w.note(ctx, said)
+}
+
+// note says what the run waits for, "" for nothing, where that is not said already.
+func (w *work) note(ctx context.Context, said string) error {
+	if said = events.Text(said); said == w.hold.Detail {
+		return nil
+	}
+	return w.hold.Note(ctx, said)
 }

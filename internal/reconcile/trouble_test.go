@@ -388,3 +388,53 @@ func TestWhatIsListedLateIsFound(t *testing.T) {
 		t.Errorf("%s with %v: what was listed late was not found", got.Status, got.Counts)
 	}
 }
+
+// unsure is a provider one of whose events cannot be applied while it says so.
+type unsure struct {
+	sim.Provider
+	key string
+	now *atomic.Bool
+}
+
+func (p unsure) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+	if e.Key == p.key && p.now.Load() {
+		return provider.Observation{}, errDown
+	}
+	return p.Provider.Observe(src, e)
+}
+
+// Nothing is proven whose events are not all applied; the run says what it waits for, and goes on when it is there.
+func TestNothingIsProvenUnapplied(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 99, eventTime)
+	var now atomic.Bool
+	now.Store(true)
+	e := b.api.h.Events[len(b.api.h.Events)/2]
+	b.proc = b.Processor(t, unsure{key: e.Key, now: &now})
+	r := b.runner()
+	r.Settings.Say = 0
+	b.carry(t, r)
+	run := b.order(t, reconcile.Order{What: reconcile.Events})
+	waits := func(r *runs.Run) bool {
+		return strings.HasPrefix(r.Detail, "waits for the outcomes of 1 of the events that it has appended, among them ") && strings.HasSuffix(r.Detail, ", which has failed: "+errDown.Error())
+	}
+	b.Until(t, run, waits)
+	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || until.UnixMicro() > e.Happened {
+		t.Errorf("proven until %s (%v), with an event of %d not applied", until, err, e.Happened)
+	}
+	for _, to := range []runs.Status{runs.Paused, runs.Waiting} {
+		if err := runs.Change(t.Context(), b.Operator, run, to); err != nil {
+			t.Fatal(err)
+		}
+		b.Until(t, run, func(r *runs.Run) bool { return to == runs.Waiting && waits(r) || to == runs.Paused && r.Detail == "" })
+	}
+	now.Store(false)
+	b.DB.Exec(t, `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
+	applied.Apply(t, b.proc, 0, []int64{one[int64](t, b, `SELECT event_id FROM outcomes WHERE status = 'failed'`)})
+	if got := b.ended(t, run); got.Status != runs.Done || got.Detail != "" || got.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
+		t.Errorf("%s with %v: %q", got.Status, got.Counts, got.Detail)
+	}
+	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || until.UnixMicro() <= e.Happened {
+		t.Errorf("proven until %s (%v)", until, err)
+	}
+}
