@@ -18,7 +18,7 @@ import (
 
 func newObjectsCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "objects", Short: "What is so: the mirror of the provider's objects", RunE: group, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(objectLister.command(c), newObjectsShowCommand(c), newObjectsAnnounceCommand(c))
+	cmd.AddCommand(objectLister.command(c), newObjectsShowCommand(c), newObjectsAnnounceCommand(c), newObjectsSettleCommand(c))
 	return cmd
 }
 
@@ -99,6 +99,7 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 		"deleted", noUnless(o.Deleted, "yes: the provider said so; what it carried is kept below"),
 		"ambiguous", noUnless(o.Ambiguous, "yes: differing states of one version whose order nothing tells; a fixed rule chose the one below"),
 		"look owed", noUnless(!o.LookAfter.IsZero(), "begun after "+o.LookAfter.String()+" on the provider's clock; the state may be incomplete until then"),
+		"settled", noUnless(!o.Settled.IsZero(), "what was received before "+o.Settled.String()+" does not count: a person had a look of then win"),
 		"repaired", noUnless(o.Repaired, "yes: the state differs from the body where PostgreSQL's JSON cannot hold it; events show --raw has the truth"),
 		"last event", last,
 		"outcome", outcome)

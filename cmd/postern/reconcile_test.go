@@ -170,3 +170,23 @@ func TestHintsAreAddedAndDropped(t *testing.T) {
 	b.run(t, "hints", "drop", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0, "customer cus_1 of source stripe is not looked at for this hint any more.\n", "")
 	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
 }
+
+// A person has what the API answers win, says why, and sees what it is then.
+func TestObjectsSettle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.reconciles(t, true)
+	settle := []string{"objects", "settle", "stripe", "thing", "obj_1"}
+	b.run(t, settle...).want(t, 2, "", "say why with --reason")
+	b.run(t, append(settle, "--reason", " ")...).want(t, 2, "", "say why with --reason")
+	b.run(t, append(settle, "--reason", "ticket 12")...).want(t, 2, "", "nobody can be asked here: give --yes")
+	b.run(t, "objects", "settle", "stripe", "thing").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
+	settle = append(settle, "--reason", "ticket 12", "--yes", "--once-key", "k")
+	r := b.run(t, settle...)
+	for _, text := range []string{"1 missing", "thing obj_1", "does not count: a person had a look of then win", "applied: a person had this look settle the object", `"a": 2`} {
+		r.want(t, 0, text, "")
+	}
+	b.run(t, settle...).want(t, 0, "Run 1 was asked for with this key before", "")
+	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--once-key", "k").want(t, 2, "", "which asked for something else")
+	b.run(t, "runs", "show", "1").want(t, 0, "ticket 12", "")
+}

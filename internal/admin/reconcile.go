@@ -13,7 +13,6 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // ReconcileParams say what to hold against the provider's API: with an object that object, else the events that the provider says it has sent.
@@ -82,38 +81,8 @@ func Hints(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.P
 	return reconcile.Hints(ctx, pool, source, q.text("cursor"), limit)
 }
 
-// objectParams name an object of the mirror.
-var objectParams = []Param{
-	{"source", "name of the source"},
-	{"account", "tenant inside the source (Stripe account, Shopify shop); left out: the one that has the object in the mirror, else the one that the key is of"},
-	{"type", "type of the object"},
-	{"object_type", "the same as type, named as in the other lists"},
-	{"object_id", "id of the object"},
-}
-
 // WishParams say which object is to be looked at, and why.
 var WishParams = append(slices.Clone(objectParams), Param{"reason", "why; kept with the look"})
-
-// objectKey is the object that objectParams name, which need not be in the mirror.
-func (q *query) objectKey() (versioning.Key, error) {
-	k := versioning.Key{Source: q.source(), Account: q.text("account"), Type: q.either("type", "object_type"), ID: q.text("object_id")}
-	if q.err == nil && (k.Source == 0 || k.Type == "" || k.ID == "") {
-		q.fail("name the object: its source, type and id")
-	}
-	if q.err != nil || q.values.Has("account") {
-		return k, q.err
-	}
-	found, err := versioning.FindObjects(q.ctx, q.pool, k.Source, nil, k.Type, k.ID)
-	switch {
-	case err != nil:
-		return k, err
-	case len(found) > 1:
-		return k, &SeveralObjectsError{Matches: found}
-	case len(found) == 1:
-		k.Account = found[0].Account
-	}
-	return k, nil
-}
 
 // Wish has an object looked at by a running processor, by WishParams. Errors: events.ErrInvalid, *SeveralObjectsError.
 func Wish(ctx context.Context, pool *pgxpool.Pool, values url.Values, who string) (*reconcile.HintView, error) {
@@ -152,6 +121,7 @@ func (h *handler) reconcileRoutes(api *echo.Group) {
 	api.GET("/hints", list(h, Hints))
 	api.POST("/hints", h.show(h.wish), fromOurselves)
 	api.POST("/hints/drop", h.show(h.forgetHint), fromOurselves)
+	api.POST("/objects/settle", h.show(h.settle), fromOurselves)
 	api.GET("/watermarks", list(h, Watermarks))
 }
 

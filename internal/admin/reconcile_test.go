@@ -172,6 +172,36 @@ func TestWishes(t *testing.T) {
 	}
 }
 
+// That a look is to win is asked for with a reason.
+func TestSettlements(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const kind = "application/json"
+	status, run := b.post(t, "/api/v1/objects/settle", kind, `{"source": "stripe", "account": "acct_1", "object_type": "customer", "object_id": "cus_9", "reason": "ticket 12", "once_key": "k"}`)
+	want := map[string]any{"source": float64(b.known.Number["stripe"]), "account": "acct_1", "what": "object", "type": "customer", "id": "cus_9", "settle": true,
+		"words": map[string]any{"settle": "true", "source": "stripe", "account": "acct_1", "type": "customer", "object_id": "cus_9"}}
+	if status != 200 || run["job"] != "reconcile" || run["reason"] != "ticket 12" || !strings.HasPrefix(run["who"].(string), "admin API") {
+		t.Errorf("%d %v", status, run)
+	}
+	if diff := cmp.Diff(want, run["asked"]); diff != "" {
+		t.Error(diff)
+	}
+	for _, c := range []struct {
+		kind, body string
+		status     int
+		says       string
+	}{
+		{"text/plain", `{}`, 415, "application/json"},
+		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9"}`, 400, "say why with a reason"},
+		{kind, `{"source": "stripe", "type": "customer", "reason": "ticket 12"}`, 400, "name the object: its source, type and id"},
+		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "ticket 12", "dry_run": true}`, 400, "no parameter"},
+	} {
+		if status, p := b.post(t, "/api/v1/objects/settle", c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+			t.Errorf("%s: %d %v", c.body, status, p)
+		}
+	}
+}
+
 // order is the items of two sources by number.
 func order(a, b int32, ofA, ofB string) string {
 	if a < b {

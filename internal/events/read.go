@@ -32,13 +32,18 @@ FROM events WHERE id = ANY($1::bigint[])`
 
 const bodiesSQL = `SELECT id, CASE WHEN octet_length(body) <= $2 THEN body END, body IS NULL FROM events WHERE id = ANY($1::bigint[])`
 
+// Reader is a pool, or a transaction that reads what it alone may see.
+type Reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // AnyBody is the limit of who wants bodies of any length.
 const AnyBody = math.MaxInt32
 
 // Read returns the events with the given ids, in no order; ids that are not (or no longer) stored are left out, and so are
 // bodies of more than maxBody bytes.
-func Read(ctx context.Context, pool *pgxpool.Pool, ids []int64, maxBody int) ([]Record, error) {
-	rows, err := pool.Query(ctx, readSQL, ids, maxBody)
+func Read(ctx context.Context, db Reader, ids []int64, maxBody int) ([]Record, error) {
+	rows, err := db.Query(ctx, readSQL, ids, maxBody)
 	if err != nil {
 		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
 	}
@@ -65,10 +70,10 @@ func Read(ctx context.Context, pool *pgxpool.Pool, ids []int64, maxBody int) ([]
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
 	}
-	return recs, fetchBodies(ctx, pool, recs, elsewhere, maxBody)
+	return recs, fetchBodies(ctx, db, recs, elsewhere, maxBody)
 }
 
-func fetchBodies(ctx context.Context, pool *pgxpool.Pool, recs []Record, elsewhere map[int64][]int, maxBody int) error {
+func fetchBodies(ctx context.Context, db Reader, recs []Record, elsewhere map[int64][]int, maxBody int) error {
 	if len(elsewhere) == 0 {
 		return nil
 	}
@@ -76,7 +81,7 @@ func fetchBodies(ctx context.Context, pool *pgxpool.Pool, recs []Record, elsewhe
 	for id := range elsewhere {
 		ids = append(ids, id)
 	}
-	rows, err := pool.Query(ctx, bodiesSQL, ids, maxBody)
+	rows, err := db.Query(ctx, bodiesSQL, ids, maxBody)
 	if err != nil {
 		return fmt.Errorf("read %d bodies: %w", len(ids), err)
 	}

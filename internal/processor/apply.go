@@ -74,6 +74,14 @@ type Target struct {
 	Log *slog.Logger
 }
 
+// met is the run whose events the rows have met: of the mirror the live one.
+func (to *Target) met() int64 {
+	if to.Into == versioning.Mirror {
+		return events.LiveRun
+	}
+	return to.Run
+}
+
 // live says that events are applied as they arrive.
 func (to *Target) live() bool { return to.Run == events.LiveRun && to.Again == 0 }
 
@@ -246,7 +254,11 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 			return err
 		}
 		before := rowsOf(done.objects)
-		dirty = fold(done.items, done.objects)
+		met, err := p.recall(ctx, tx, to.met(), false, done.items, done.objects)
+		if err != nil {
+			return err
+		}
+		dirty = fold(append(met, done.items...), done.objects)
 		if announce = nil; to.Into == versioning.Mirror {
 			done.doubts = doubts(before, dirty)
 			announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })

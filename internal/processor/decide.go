@@ -174,11 +174,12 @@ func checkKey(k versioning.Key) error {
 }
 
 // fold applies the open items to their objects one after the other and returns the objects that must be written, which are those that
-// changed, or were made by an older rule. It is pure: any order of items ends in the same objects.
+// changed, or were made by an older rule. It is pure: any order of items ends in the same objects. Looks that settle an object come first, since it forgets
+// what it has met before.
 func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
-	for _, it := range items {
+	for _, it := range settlingFirst(items) {
 		if !it.open() {
 			continue
 		}
@@ -193,7 +194,7 @@ func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioni
 		}
 		carries := it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale && d.Status != versioning.Dead
 		if carries {
-			if o.Version != before.Version {
+			if o.Version != before.Version || o.Settled != before.Settled {
 				o.LastEvent = 0
 			}
 			o.LastEvent = max(o.LastEvent, it.ev.ID) // of several events of the version the last, in whatever order they come

@@ -73,5 +73,6 @@ func forgetChanges(ctx context.Context, keeper *pgxpool.Pool, keep time.Duration
 // Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
 func Statements() []string {
 	return append(listStatements(), lockSQL, tryLockSQL, outcomesSQL, recordSQL, giveBackSQL, probeSQL, keepChangesSQL, sentSQL, unsentSQL, nowSQL, currentSQL, lastSentSQL,
-		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL, statusesSQL, finishedSQL, objectsOfSQL, copyBasesSQL, redactedSQL, pendingSQL, awaitedSQL)
+		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL, statusesSQL, finishedSQL, objectsOfSQL, copyBasesSQL, redactedSQL, pendingSQL, awaitedSQL,
+		recallSQL)
 }

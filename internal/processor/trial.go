@@ -88,9 +88,13 @@ var someRun = Target{Run: events.LiveRun + 1}
 // decide is what Processor.commit does, without locks and writes.
 func (t *Trial) decide(ctx context.Context, items []*item) error {
 	var objs map[versioning.Key]*versioning.Object
+	var met []*item
 	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, t.p.Pool, readOnly, func(tx pgx.Tx) (err error) {
 		if objs, err = t.load(ctx, tx, items); err != nil {
+			return err
+		}
+		if met, err = t.p.recall(ctx, tx, events.LiveRun, false, items, objs); err != nil {
 			return err
 		}
 		return someRun.meet(ctx, tx, items, objs)
@@ -104,7 +108,7 @@ func (t *Trial) decide(ctx context.Context, items []*item) error {
 		was.Set = slices.Clone(o.Set) // a set grows in place
 		before[k] = was
 	}
-	for _, o := range fold(items, objs) {
+	for _, o := range fold(append(met, items...), objs) {
 		if err := t.keep(before[o.Key], o); err != nil {
 			return err
 		}

@@ -29,6 +29,17 @@ type Look struct {
 	Date time.Time
 	// Elapsed is how long the answer took, and Lag how old a state the API may answer with.
 	Elapsed, Lag time.Duration
+	// Settles: a person has this look win over all that was there before; nil for the look that nobody has.
+	Settles *Settlement
+}
+
+// Settlement is a person's word that a look is to win.
+type Settlement struct {
+	// Before is when the look began, less the lag, on our clock: what was received before does not count any more.
+	Before time.Time `json:"before"`
+	// Who had it so, and Reason is why.
+	Who    string `json:"who"`
+	Reason string `json:"reason"`
 }
 
 // Looker is a provider whose objects can be fetched from its API. Like all of a provider it is pure.
@@ -52,6 +63,8 @@ type look struct {
 	Date      time.Time `json:"date"`
 	ElapsedUS int64     `json:"elapsed_us"`
 	LagUS     int64     `json:"lag_us"`
+	// Settles is there in schema 2 alone: who does not know it must not take the look for one that settles nothing.
+	Settles *Settlement `json:"settles,omitempty"`
 	// Object is the object as it was answered.
 	Object json.RawMessage `json:"object,omitempty"`
 }
@@ -61,7 +74,7 @@ func (l *Look) Encode() ([]byte, error) {
 	if !l.Missing && !json.Valid(l.Body) {
 		return nil, fmt.Errorf("%s %s: the API answered no JSON: %.60q", l.ObjectType, l.ObjectID, l.Body)
 	}
-	head, err := json.Marshal(look{Schema: 1, Account: l.Account, ObjectType: l.ObjectType, ObjectID: l.ObjectID, Found: !l.Missing, APIVersion: l.APIVersion,
+	head, err := json.Marshal(look{Schema: l.schema(), Settles: l.Settles, Account: l.Account, ObjectType: l.ObjectType, ObjectID: l.ObjectID, Found: !l.Missing, APIVersion: l.APIVersion,
 		Date: l.Date.UTC(), ElapsedUS: l.Elapsed.Microseconds(), LagUS: l.Lag.Microseconds()})
 	if err != nil || l.Missing {
 		return head, err
@@ -71,6 +84,13 @@ func (l *Look) Encode() ([]byte, error) {
 	return append(append(out, l.Body...), '}'), nil
 }
 
+func (l *Look) schema() int {
+	if l.Settles != nil {
+		return 2
+	}
+	return 1
+}
+
 // DecodeLook reads the body of a look's event.
 func DecodeLook(body []byte) (*Look, error) {
 	var in look
@@ -78,13 +98,15 @@ func DecodeLook(body []byte) (*Look, error) {
 		return nil, &Dead{Reason: "the body is no look: " + err.Error()}
 	}
 	switch {
-	case in.Schema != 1:
-		return nil, &Dead{Reason: fmt.Sprintf("the look has schema %d, and this release reads 1", in.Schema)}
+	case in.Schema != 1 && in.Schema != 2:
+		return nil, &Dead{Reason: fmt.Sprintf("the look has schema %d, and this release reads 1 and 2", in.Schema)}
+	case (in.Schema == 2) != (in.Settles != nil) || in.Settles != nil && in.Settles.Before.IsZero():
+		return nil, &Dead{Reason: "a look must say what it settles where it has schema 2, and only there"}
 	case in.Found != (in.Object != nil):
 		return nil, &Dead{Reason: "a look must carry its object where it has found it, and only there"}
 	case in.ElapsedUS < 0 || in.LagUS < 0 || in.Date.IsZero():
 		return nil, &Dead{Reason: "the look does not tell when it was"}
 	}
 	return &Look{Snapshot: Snapshot{Account: in.Account, ObjectType: in.ObjectType, ObjectID: in.ObjectID, Missing: !in.Found, Body: in.Object, APIVersion: in.APIVersion},
-		Date: in.Date, Elapsed: time.Duration(in.ElapsedUS) * time.Microsecond, Lag: time.Duration(in.LagUS) * time.Microsecond}, nil
+		Settles: in.Settles, Date: in.Date, Elapsed: time.Duration(in.ElapsedUS) * time.Microsecond, Lag: time.Duration(in.LagUS) * time.Microsecond}, nil
 }

@@ -51,7 +51,7 @@ type Difference struct {
 	ObjectType string `json:"object_type"`
 	ObjectID   string `json:"object_id"`
 	Kind       Kind   `json:"kind"`
-	// What names the parts that differ: version, state, deleted, ambiguous, tie_set, window, rule_version; and look_after, which alone
+	// What names the parts that differ: version, state, deleted, ambiguous, tie_set, window, settled, rule_version; and look_after, which alone
 	// would be no difference.
 	What []string `json:"what"`
 	// Paths are where the states differ, at most 20.
@@ -69,6 +69,7 @@ type Side struct {
 	Deleted     bool               `json:"deleted"`
 	Ambiguous   bool               `json:"ambiguous"`
 	LookAfter   int64              `json:"look_after"`
+	Settled     int64              `json:"settled"`
 	RuleVersion int                `json:"rule_version"`
 	Revision    int64              `json:"revision"`
 	// LastEventID is the event that decided.

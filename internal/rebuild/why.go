@@ -9,7 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/canonical"
 )
 
-const side = `o.version_final, o.version_at, o.version_seen, o.version_rank, o.deleted, o.ambiguous, o.look_after, o.rule_version, o.revision, o.last_event_id,
+const side = `o.version_final, o.version_at, o.version_seen, o.version_rank, o.deleted, o.ambiguous, o.look_after, o.rule_version, o.revision, o.last_event_id, o.settled,
   CASE WHEN pg_column_size(o.state) <= $5 THEN o.state END, coalesce(pg_column_size(o.state) > $5, false)`
 
 // detailSQL reads some objects from a table, with their names' places.
@@ -75,7 +75,7 @@ func (c *comparison) read(ctx context.Context, items []Difference) error {
 		var staged bool
 		var s Side
 		if err := rows.Scan(&place, &staged, &s.Version.Final, &s.Version.At, &s.Version.Seen, &s.Version.Rank, &s.Deleted, &s.Ambiguous, &s.LookAfter,
-			&s.RuleVersion, &s.Revision, &s.LastEventID, &s.state, &s.large); err != nil {
+			&s.RuleVersion, &s.Revision, &s.LastEventID, &s.Settled, &s.state, &s.large); err != nil {
 			return err
 		}
 		if staged {
@@ -142,6 +142,7 @@ func (d *Difference) compare(live, staged *Side) {
 	}{
 		{"version", live.Version != staged.Version}, {"deleted", live.Deleted != staged.Deleted}, {"ambiguous", live.Ambiguous != staged.Ambiguous},
 		{"rule_version", live.RuleVersion != staged.RuleVersion}, {"look_after", live.LookAfter != staged.LookAfter},
+		{"settled", live.Settled != staged.Settled},
 	} {
 		if part.differs {
 			d.What = append(d.What, part.name)

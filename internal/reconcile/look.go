@@ -24,6 +24,9 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
+	if w.order.Settle {
+		w.settles = w.settlement(ctx)
+	}
 	d, err := w.look(ctx, versioning.Key{Account: w.order.Account, Type: w.order.Type, ID: w.order.ID})
 	if errors.Is(err, errNoFetch) {
 		return "", runs.Refuse(fmt.Errorf("source %s, %s: %w", w.source.Name, w.order.Type, err))
@@ -76,6 +79,8 @@ type fetcher struct {
 	source *Source
 	// proof is kept with what was fetched, in the place of what proves a delivery.
 	proof []byte
+	// settles is why its looks win over all that was there before; nil: they do not.
+	settles *provider.Settlement
 }
 
 // call makes a call and takes its verdict. The error of what another try cannot mend is one of runs.Refuse.
@@ -125,7 +130,7 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 		return nil, f.noDate()
 	}
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
-		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag()}
+		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag(), Settles: f.settles}
 	if a.Verdict.Kind == provider.Missing {
 		if err := believe(); err != nil {
 			return nil, err
@@ -226,12 +231,19 @@ func (f *fetcher) event(k versioning.Key, l *provider.Look) (*events.Delivery, e
 	if err != nil {
 		return nil, fmt.Errorf("source %s, %s %s: %w", f.source.Name, k.Type, k.ID, err)
 	}
+	key := lookKey(k, in)
+	if l.Settles != nil {
+		if in.Partial != "" {
+			return nil, runs.Refuse(fmt.Errorf("source %s, %s %s: what the API answers can settle nothing: %s", f.source.Name, k.Type, k.ID, in.Partial))
+		}
+		key = settleKey(key, f.proof)
+	}
 	body, err := l.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", f.source.Name, err)
 	}
 	return &events.Delivery{Source: f.source.Number, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: f.proof, Body: body,
-		Events: []provider.Event{{Key: lookKey(k, in), Type: provider.LookType, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, OccurredAt: l.Date.UTC(),
+		Events: []provider.Event{{Key: key, Type: provider.LookType, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, OccurredAt: l.Date.UTC(),
 			APIVersion: l.APIVersion, Fingerprint: [16]byte(in.State.Exact[:16])}}}, nil
 }
 

@@ -46,6 +46,8 @@ type Order struct {
 	Until time.Time `json:"until,omitzero"`
 	// DryRun: nothing is appended.
 	DryRun bool `json:"dry_run,omitzero"`
+	// Settle: a person has the look at the object win over all that was there before, a final tombstone too.
+	Settle bool `json:"settle,omitzero"`
 	// Words are what was asked as the person wrote it, by parameter.
 	Words map[string]string `json:"words"`
 }

@@ -9,7 +9,7 @@ import (
 
 // Change is one place at which two rows of an object differ.
 type Change struct {
-	// Path is "version", "deleted", "ambiguous", "look_after", "tie_set", "last_event_id", "rule_version", or a place in the state: state.lines[0].amount.
+	// Path is "version", "deleted", "ambiguous", "look_after", "settled", "tie_set", "last_event_id", "rule_version", or a place in the state: state.lines[0].amount.
 	Path string `json:"path"`
 	// Before and After are JSON; null where there is nothing on one side.
 	Before json.RawMessage `json:"before"`
@@ -62,12 +62,16 @@ type fact struct{ name, text string }
 func (o *Object) facts() []fact {
 	version, _ := o.Version.MarshalJSON() // integers and a bool always marshal
 	all := []fact{{"version", string(version)}, {"deleted", strconv.FormatBool(o.State.Deleted)}, {"ambiguous", strconv.FormatBool(o.Ambiguous)},
-		{"look_after", strconv.FormatInt(o.LookAfter, 10)}, {"last_event_id", strconv.Quote(strconv.FormatInt(o.LastEvent, 10))}}
+		{"look_after", strconv.FormatInt(o.LookAfter, 10)},
+		{"settled", strconv.FormatInt(o.Settled, 10)}, {"last_event_id", strconv.Quote(strconv.FormatInt(o.LastEvent, 10))}}
 	if o.LookAfter == 0 {
 		all[3].text = ""
 	}
-	if o.LastEvent == 0 {
+	if o.Settled == 0 {
 		all[4].text = ""
+	}
+	if o.LastEvent == 0 {
+		all[5].text = ""
 	}
 	return all
 }

@@ -25,7 +25,9 @@ type View struct {
 	Deleted   bool            `json:"deleted"`
 	Ambiguous bool            `json:"ambiguous"`
 	// LookAfter is the provider's time after which a look must begin to settle what is owed; null where none is owed.
-	LookAfter   events.Instant `json:"look_after"`
+	LookAfter events.Instant `json:"look_after"`
+	// Settled: what was received before this point of our clock does not count, since a person had a look of then win over it; null where nobody had.
+	Settled     events.Instant `json:"settled"`
 	Revision    int64          `json:"revision"`
 	LastEventID int64          `json:"last_event_id,string"`
 	// Repaired: the state is not quite what the body said, since jsonb cannot hold that; the event's body keeps the truth.
@@ -66,7 +68,7 @@ const (
 
 const viewColumns = `
 SELECT o.source, s.name, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.state,
-  o.deleted, o.ambiguous, provider_time(o.look_after), o.revision, o.last_event_id, o.repaired, o.rule_version, o.created_at, o.updated_at
+  o.deleted, o.ambiguous, provider_time(o.look_after), provider_time(o.settled), o.revision, o.last_event_id, o.repaired, o.rule_version, o.created_at, o.updated_at
 FROM objects o JOIN sources s ON s.number = o.source
 `
 
@@ -191,12 +193,15 @@ func FindObjects(ctx context.Context, pool *pgxpool.Pool, source int32, account 
 
 func scanView(row pgx.CollectableRow) (View, error) {
 	var v View
-	var look *time.Time
+	var look, settled *time.Time
 	err := row.Scan(&v.key.Source, &v.Source, &v.Account, &v.ObjectType, &v.ObjectID, &v.Version.Final, &v.Version.At, &v.Version.Seen,
-		&v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &look, &v.Revision, &v.LastEventID, &v.Repaired, &v.RuleVersion,
+		&v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &look, &settled, &v.Revision, &v.LastEventID, &v.Repaired, &v.RuleVersion,
 		&v.CreatedAt.Time, &v.UpdatedAt.Time)
 	if look != nil {
 		v.LookAfter.Time = *look
+	}
+	if settled != nil {
+		v.Settled.Time = *settled
 	}
 	if v.State == nil {
 		v.State = json.RawMessage("null")

@@ -24,7 +24,10 @@ func FromLook(o provider.Observation, l *provider.Look, receivedAt time.Time) (I
 	}
 	unit := max(o.Unit, 1)
 	lo := floorTo(l.Date.Add(-l.Elapsed-l.Lag).UnixMicro(), unit)
-	in := Input{Look: true, Lo: lo, Hi: l.Date.UnixMicro() + answerUnit - 1}
+	in := Input{Look: true, Lo: lo, Hi: l.Date.UnixMicro() + answerUnit - 1, Received: receivedAt.UnixMicro()}
+	if l.Settles != nil {
+		in.Settles = min(l.Settles.Before.UnixMicro(), in.Received)
+	}
 	if o.Partial != "" {
 		in.Version, in.State, in.Partial = NoVersion, NullState(false), o.Partial
 		return in, nil

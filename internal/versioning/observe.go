@@ -28,11 +28,11 @@ func FromObservation(o provider.Observation, receivedAt time.Time) (Input, error
 	}
 	if reason := partial(o); reason != "" {
 		lo, hi := partialWindow(o, received)
-		return Input{Version: NoVersion, State: NullState(false), Partial: reason, Lo: lo, Hi: hi, Own: o.Own}, nil
+		return Input{Version: NoVersion, State: NullState(false), Partial: reason, Lo: lo, Hi: hi, Own: o.Own, Received: received}, nil
 	}
 	state, before := hashStates(o)
 	lo, hi := window(o, received)
-	return Input{Version: version(o), State: state, Before: before, Own: o.Own, Lo: lo, Hi: hi}, nil
+	return Input{Version: version(o), State: state, Before: before, Own: o.Own, Lo: lo, Hi: hi, Received: received}, nil
 }
 
 // plausible refuses a version that no clock can have shown by the time of receipt.

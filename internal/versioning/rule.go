@@ -12,13 +12,20 @@ func NewRow() Row {
 
 // Apply decides one input against a row and changes the row accordingly. It is pure: no clock, no store. Whatever the
 // order, doubling and batching of a set of inputs, the row ends with the same version, set, windows, state, deletion and
-// ambiguity; LookAfter may depend on the order, since the row does not remember what has cleared it.
+// ambiguity; LookAfter may depend on the order, since the row does not remember what has cleared it. Where an input raises
+// Settled, that holds if the inputs that were received since and met before are applied again.
 //
 // A row that was read from a store has the JSON of its state only in State; Apply gives it to the members that share it.
 func Apply(row *Row, in Input) Decision {
 	row.shareJSON()
+	if in.Received < row.Settled {
+		return row.decide(Stale, "received before the look (of "+describeAt(row.Settled)+" on our clock) that a person had settle this object")
+	}
 	if in.Partial != "" {
 		return applyPartial(row, in)
+	}
+	if in.Settles > row.Settled {
+		return row.settleBy(in)
 	}
 	if row.resurrects(in) {
 		return row.decide(Dead, "found alive at the provider after a final delete; a person must look")
@@ -31,6 +38,18 @@ func Apply(row *Row, in Input) Decision {
 	}
 	row.oweLook(in, c, doubt, max(old.hi, in.Hi))
 	return row.outcome(in, c, doubt, old)
+}
+
+// settleBy makes a row forget what it has met before a look that a person has win over it. Of that the row cannot tell what was received since, and would not be
+// forgotten: whoever applies such a look applies those inputs again after it.
+func (row *Row) settleBy(in Input) Decision {
+	old := *row
+	row.Settled, row.LookAfter = in.Settles, 0
+	row.take(in, 1)
+	if old.Version != NoVersion && old.State.Exact == row.State.Exact && !old.Ambiguous {
+		return row.decide(Unchanged, "a person had this look settle the object, which was the same ("+old.Version.String()+")")
+	}
+	return row.decide(Applied, "a person had this look settle the object, whatever it was ("+old.Version.String()+")")
 }
 
 // resurrects says whether a look has found alive what was deleted for good: one that began after the delete, and whose own version, if it has one, is not from

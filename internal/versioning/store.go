@@ -109,7 +109,7 @@ func statements(name, sql string) (all [Bases + 1]postgres.Statement) {
 // loadSQL reads rows by key. The state comes along only where an event of the very version may join its tie set.
 const loadSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi, o.look_after,
-  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at
+  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.settled
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source, account, object_type, object_id, lo, hi, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
   AND o.object_id = d.object_id LIMIT 1) o`
@@ -158,7 +158,7 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 	copy(o.State.Hash[:], stored.Bytes(12))
 	copy(o.State.Exact[:], stored.Bytes(13))
 	o.LastEvent, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
-	o.rule, o.MadeAt = int32(stored.Int64(19)), stored.Time(20)
+	o.rule, o.MadeAt, o.Settled = int32(stored.Int64(19)), stored.Time(20), stored.Int64(21)
 	o.was.exact, o.was.ambiguous, o.was.version = o.State.Exact, o.Ambiguous, o.Version != NoVersion
 	if o.Set, err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
@@ -166,20 +166,20 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 	return nil
 }
 
-// saveSQL writes one row per object and enforces the rule again: the version never goes down, the revision is the one that was
+// saveSQL writes one row per object and enforces the rule again: the version never goes down, unless a person has the object settled, the revision is the one that was
 // read plus what this write adds, and the row is the one that was read. An object that somebody else wrote meanwhile is not
 // touched, which the caller sees in the count. For a row that exists, excluded.created_at carries its updated_at as read. The
 // states come as one text with their places in it: PostgreSQL would copy an array of them several times.
 const saveSQL = `
 INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled)
 SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tie_set, d.overflow, d.lo, d.hi, d.look_after,
-  d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($25::bytea, d.state_at, d.state_len), 'UTF8')::jsonb END,
-  d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at
+  d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($26::bytea, d.state_at, d.state_len), 'UTF8')::jsonb END,
+  d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at, d.settled
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::smallint[], $9::jsonb[], $10::bool[],
   $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::int[], $24::int[], $19::bool[], $20::bigint[],
-  $21::bigint[], $23::timestamptz[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
-    state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at),
+  $21::bigint[], $23::timestamptz[], $25::bigint[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
+    state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at, settled),
   (SELECT clock_now() AS at) now
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
@@ -188,9 +188,9 @@ ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   state = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.state ELSE excluded.state END,
   repaired = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.repaired ELSE excluded.repaired END,
   exact_hash = excluded.exact_hash, last_event_id = excluded.last_event_id, revision = excluded.revision, rule_version = excluded.rule_version,
-  updated_at = excluded.updated_at
-WHERE (o.version_final, o.version_at, o.version_seen, o.version_rank)
-   <= (excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)
+  updated_at = excluded.updated_at, settled = excluded.settled
+WHERE (o.settled, o.version_final, o.version_at, o.version_seen, o.version_rank)
+   <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)
   AND excluded.created_at = o.updated_at
   AND excluded.revision = o.revision + CASE WHEN o.exact_hash <> excluded.exact_hash OR o.ambiguous <> excluded.ambiguous
     OR (o.version_at = -9223372036854775808 AND excluded.version_at > o.version_at) THEN 1 ELSE 0 END`
@@ -276,6 +276,7 @@ func addStates(p *postgres.Params, objs []*Object) {
 		}
 	})
 	p.Array(pgtype.Int4OID, n, func(i int) { p.Int32(int32(len(objs[i].State.JSON))) }) // 0: null
+	p.Array(pgtype.Int8OID, n, func(i int) { p.Int64(objs[i].Settled) })
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.

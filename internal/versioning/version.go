@@ -118,6 +118,8 @@ type Row struct {
 	Lo, Hi int64
 	// LookAfter is the provider time after which a look must begin to settle what is owed; 0 where none is owed.
 	LookAfter int64
+	// Settled: what was received before this point of our clock does not count, since a person had a look of then win over all of it; 0 where nobody had.
+	Settled int64
 }
 
 // Input is one event or look in the terms of the rule.
@@ -134,6 +136,10 @@ type Input struct {
 	Partial string
 	// Lo and Hi are the window of provider time in which this was true.
 	Lo, Hi int64
+	// Received is our time of receipt.
+	Received int64
+	// Settles: a person has this look win over all that was received before this point of our clock, which is not after Received; 0 for what nobody has.
+	Settles int64
 }
 
 // Status is what became of an event.

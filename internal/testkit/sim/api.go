@@ -32,6 +32,9 @@ func (h *History) Answer(id string, l Look) *provider.Look {
 	m, there := h.at(id, l.Began-l.Lag+l.Answered)
 	out := &provider.Look{Date: time.UnixMicro(floor(l.Began+l.Elapsed, second)), Elapsed: time.Duration(l.Elapsed) * time.Microsecond,
 		Lag: time.Duration(l.Lag) * time.Microsecond, Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: id}}
+	if l.Settles {
+		out.Settles = &provider.Settlement{Before: time.UnixMicro(l.Began - l.Lag).UTC(), Who: "ada", Reason: "it was wrong"}
+	}
 	gone := !there || m.content == nil
 	stub := gone && there && h.Final
 	out.Body = text(answer{Unit: h.Unit, Own: h.Own && !gone, Integer: h.Integer, Still: h.Still, Stub: stub, Volatile: volatile, Version: m.own, Object: m.content})

@@ -14,6 +14,8 @@ type Look struct {
 	Lag int64
 	// Answered chooses, from 0 to Lag + Elapsed, how long after Began - Lag the state was so.
 	Answered int64
+	// Settles: a person has it win over all that was received before it began.
+	Settles bool
 }
 
 // Look asks for an object and puts the answer into the terms of the rule. The answer's Date is in whole seconds.
@@ -31,6 +33,10 @@ func (h *History) Look(id string, l Look) versioning.Input {
 		a.VersionUnit = 1
 	}
 	in := a.Input()
+	in.Received = l.Began + l.Elapsed
+	if l.Settles {
+		in.Settles = l.Began - l.Lag
+	}
 	if h.Integer && a.State.Deleted {
 		in.Partial = "not found, and a counter has no place for that"
 	}
