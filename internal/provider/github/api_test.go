@@ -308,7 +308,7 @@ func field(t *testing.T, body []byte, name string) string {
 // Without repositories nothing is listed.
 func TestNoRepositoriesNoLists(t *testing.T) {
 	t.Parallel()
-	if l := (github.GitHub{}).Lists(nil, &provider.API{}); len(l, "") != 0 {
+	if l := (github.GitHub{}).Lists(nil, &provider.API{}, ""); len(l) != 0 {
 		t.Errorf("%v", l)
 	}
 	if l := (github.GitHub{}).Lists(nil, &provider.API{Repositories: []string{"o/r"}}); len(l) != 5 || !l["issue"].ByChange || l["pull_request"].ByChange {
