@@ -26,11 +26,14 @@ type API struct {
 	// for the account's own (Shopify: 2026-07).
 	Version string `yaml:"version,omitempty"`
 	// Rate is the most calls a second for one account, of all processes together. Leave unset for a share that leaves the larger part
-	// of the provider's limit to your own calls (Stripe: 20 in live mode, 5 in test mode; Shopify: 1; GitHub: 5, and none for the rest of an
+	// of the provider's limit to your own calls (Stripe: 10 in live mode, 5 in test mode; Shopify: 1; GitHub: 5, and none for the rest of an
 	// hour once half of what the key may call in it is used).
 	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
 	// Concurrency is the most calls at once for one account, of all processes together.
 	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`
+	// ThinEvents says that the source has thin events, which the provider lists apart (Stripe: events of API v2). Set it where a destination of thin
+	// events leads here; the key must be allowed to read them.
+	ThinEvents bool `yaml:"thin_events,omitempty"`
 	// Timeout bounds one call, up to the end of its answer.
 	Timeout time.Duration `yaml:"timeout,omitempty" shown:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
 	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
@@ -130,9 +133,12 @@ func (a *API) forProvider(p provider.Provider, reader provider.Reader, src *prov
 	if _, ok := p.(provider.DeliveryLister); !ok && (len(a.Hooks) > 0 || len(a.Repositories) > 0 || a.Redeliver) {
 		return nil, fmt.Errorf("the API of %s has no hooks, repositories and redeliver: leave these out", p.Name())
 	}
+	if _, ok := p.(provider.ThinLister); a.ThinEvents && !ok {
+		return nil, fmt.Errorf("thin_events: %s has none: leave it out", p.Name())
+	}
 	out := &provider.API{
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
-		Rate: a.Rate, Concurrency: a.Concurrency, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
+		Rate: a.Rate, Concurrency: a.Concurrency, ThinEvents: a.ThinEvents, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
 		Hooks: a.Hooks, Repositories: a.Repositories, Redeliver: a.Redeliver,
 	}
 	err := reader.CompleteAPI(out)

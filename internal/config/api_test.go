@@ -43,9 +43,10 @@ func TestAPIOfASource(t *testing.T) {
 		"":                             nil,
 		"{key: {value: rk_test_1}}":    with(func(a *provider.API) { a.Key = key("rk_test_1") }),
 		"{key: {env: STRIPE_API_KEY}}": with(func(a *provider.API) { a.Key = key("sk_test_env") }),
-		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 20 }),
+		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 10 }),
 		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, base_url: 'http://[::1]:12111/'}": {
 			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2, Timeout: 5 * time.Second, MaxBytes: 1 << 20},
+		"{key: {value: k}, thin_events: true}":                   with(func(a *provider.API) { a.Key, a.ThinEvents = key("k"), true }),
 		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) { a.BaseURL, a.Key = "http://localhost:1/mirror", key("k") }),
 	} {
 		c, err := config.Parse([]byte(stripeAPI+text), environment("STRIPE_API_KEY=sk_test_env"))

@@ -18,6 +18,8 @@ type API struct {
 	Rate, Concurrency int
 	// Timeout bounds one call, from its first byte to the answer's last.
 	Timeout time.Duration
+	// ThinEvents: the source has thin events too, which a ThinLister lists.
+	ThinEvents bool
 	// MaxBytes is the largest answer taken, after it was decompressed.
 	MaxBytes int64
 	// Hooks are the webhooks whose deliveries are read, and Repositories those whose objects are listed, as the provider names both. Only a DeliveryLister has either.
@@ -94,4 +96,11 @@ type EventLister interface {
 	// EventPage splits a page of the account's into events, each as a webhook would have carried it, so that Identify and Observe read it unchanged.
 	// next is the cursor of the following page, "" after the last.
 	EventPage(account string, body []byte) (bodies [][]byte, next string, err error)
+}
+
+// ThinLister is an EventLister whose API keeps events that only name their objects in a list of their own.
+type ThinLister interface {
+	EventLister
+	// ListThinEvents asks as ListEvents does. EventPage splits the answer.
+	ListThinEvents(api *API, account string, since, until time.Time, cursor string) Call
 }

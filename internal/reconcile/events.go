@@ -113,8 +113,26 @@ func later(a, b time.Time) time.Time {
 
 // stretch reads all pages of a stretch of time, without its end, and appends what the log lacks.
 func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, until time.Time) (fresh []int64, pages int, err error) {
+	lists := []func(*provider.API, string, time.Time, time.Time, string) provider.Call{lister.ListEvents}
+	if thin, ok := lister.(provider.ThinLister); ok && w.source.API.ThinEvents {
+		lists = append(lists, thin.ListThinEvents)
+	}
+	for _, list := range lists {
+		ids, n, err := w.list(ctx, lister, func(cursor string) provider.Call {
+			return list(w.source.API, w.order.Account, since, until.Add(-time.Microsecond), cursor)
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		fresh, pages = append(fresh, ids...), max(pages, n)
+	}
+	return fresh, pages, nil
+}
+
+// list reads all pages of a list of events, and appends what the log lacks.
+func (w *work) list(ctx context.Context, lister provider.EventLister, at func(cursor string) provider.Call) (fresh []int64, pages int, err error) {
 	for cursor := ""; ; {
-		a, err := w.patiently(ctx, lister.ListEvents(w.source.API, w.order.Account, since, until.Add(-time.Microsecond), cursor))
+		a, err := w.patiently(ctx, at(cursor))
 		if err != nil {
 			return nil, 0, err
 		}

@@ -311,7 +311,7 @@ func TestNoRepositoriesNoLists(t *testing.T) {
 	if l := (github.GitHub{}).Lists(nil, &provider.API{}, ""); len(l) != 0 {
 		t.Errorf("%v", l)
 	}
-	if l := (github.GitHub{}).Lists(nil, &provider.API{Repositories: []string{"o/r"}}); len(l) != 5 || !l["issue"].ByChange || l["pull_request"].ByChange {
+	if l := (github.GitHub{}).Lists(nil, &provider.API{Repositories: []string{"o/r"}}, ""); len(l) != 5 || !l["issue"].ByChange || l["pull_request"].ByChange {
 		t.Errorf("%v", l)
 	}
 }

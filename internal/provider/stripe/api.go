@@ -1,31 +1,22 @@
 package stripe
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-var (
-	_ provider.Reader      = Stripe{}
-	_ provider.EventLister = Stripe{}
-)
+var _ provider.Reader = Stripe{}
 
 const (
 	baseURL = "https://api.stripe.com"
 	// Stripe takes 100 calls a second of an account in live mode, 25 of a sandbox, and 25 of each endpoint (https://docs.stripe.com/rate-limits).
-	// The customer's own calls have the same account to share.
-	liveRate, testRate = 20, 5
+	// The customer's own calls have the same account to share, and a run asks one endpoint all the time.
+	liveRate, testRate = 10, 5
 	concurrency        = 5
 	// thinVersion is asked for where the source says no version that /v2 knows: those have a name after the date, and it answers nobody without one.
 	thinVersion = "2026-08-26.dahlia"
@@ -89,64 +80,4 @@ func forAccount(api *provider.API, c provider.Call) provider.Call {
 func (Stripe) Control(api *provider.API, account string) provider.Call {
 	account, _ = realAccount(account)
 	return forAccount(api, provider.Call{Account: account, Path: "/v1/events", Query: url.Values{"limit": {"1"}}})
-}
-
-// ListEvents lists the account's events, newest first, which Stripe keeps for 30 days.
-func (Stripe) ListEvents(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
-	account, _ = realAccount(account)
-	query := url.Values{"limit": {strconv.Itoa(pageSize)}, "created[gte]": {strconv.FormatInt(since.Unix(), 10)}, "created[lte]": {strconv.FormatInt(until.Unix(), 10)}}
-	if cursor != "" {
-		query.Set("starting_after", cursor)
-	}
-	return forAccount(api, provider.Call{Account: account, Path: "/v1/events", Query: query})
-}
-
-// EventPage splits a page. An event that a connected account lists does not name the account, but its webhook does.
-func (Stripe) EventPage(account string, body []byte) (bodies [][]byte, next string, err error) {
-	var page struct {
-		Object string            `json:"object"`
-		Data   []json.RawMessage `json:"data"`
-		More   bool              `json:"has_more"`
-	}
-	if err := json.Unmarshal(body, &page); err != nil {
-		return nil, "", fmt.Errorf("read page of events: %w", err)
-	}
-	if page.Object != "list" || page.More && len(page.Data) == 0 {
-		return nil, "", errors.New("read page of events: the answer is no list, or an empty one that goes on")
-	}
-	account, _ = realAccount(account)
-	for i, raw := range page.Data {
-		event, id, err := asDelivered(raw, account)
-		if err != nil {
-			return nil, "", fmt.Errorf("read page of events: member %d: %w", i, err)
-		}
-		bodies = append(bodies, event)
-		next = id
-	}
-	if !page.More {
-		next = ""
-	}
-	return bodies, next, nil
-}
-
-// asDelivered adds the account where the event names none. Of two members of one name the last counts, as everywhere.
-func asDelivered(raw []byte, account string) (event []byte, id string, err error) {
-	root, err := canonical.Parse(raw)
-	if err != nil {
-		return nil, "", err
-	}
-	defer root.Release()
-	id = text(root, "id")
-	if root.Kind() != canonical.Object || id == "" {
-		return nil, "", errors.New("no event, or one without id")
-	}
-	event = slices.Clone(raw)
-	if account == "" || text(root, "account") != "" {
-		return event, id, nil
-	}
-	named, err := json.Marshal(account)
-	if err != nil {
-		return nil, "", err
-	}
-	return fmt.Appendf(event[:len(event)-1], `,"account":%s}`, named), id, nil
 }

@@ -104,6 +104,14 @@ func TestListEventsAndControl(t *testing.T) {
 	if got := line(stripe.Stripe{}.ListEvents(withKey("k"), "acct_1", since, until, "evt_9"), true); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	for cursor, want := range map[string]string{
+		"":                 "acct_1 /v2/core/events?created[gte]=1970-01-01T00:01:40.000Z&created[lte]=1970-01-01T00:03:20.999Z&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
+		"limit=100&page=p": "acct_1 /v2/core/events?limit=100&page=p Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia",
+	} {
+		if got := line(stripe.Stripe{}.ListThinEvents(withKey("k"), "acct_1/test", since, until.Add(time.Second-time.Microsecond), cursor), true); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 	if got := line(stripe.Stripe{}.Control(withKey("k"), "acct_1"), true); got != "acct_1 /v1/events?limit=1 Stripe-Account=acct_1" {
 		t.Error(got)
 	}
@@ -130,7 +138,7 @@ func TestAuthorize(t *testing.T) {
 
 func TestCompleteAPI(t *testing.T) {
 	t.Parallel()
-	for key, rate := range map[string]int{"sk_live_1": 20, "rk_live_1": 20, "sk_test_1": 5, "rk_test_1": 5, "anything": 5} {
+	for key, rate := range map[string]int{"sk_live_1": 10, "rk_live_1": 10, "sk_test_1": 5, "rk_test_1": 5, "anything": 5} {
 		api := withKey(key)
 		if err := (stripe.Stripe{}).CompleteAPI(api); err != nil || api.Rate != rate || api.Concurrency != 5 || api.BaseURL != "https://api.stripe.com" {
 			t.Errorf("%s: %+v, %v", key, api, err)

@@ -14,7 +14,8 @@ func (Stripe) Docs() provider.Docs {
 		Setup: "In the Dashboard under Developers, Webhooks (or Workbench, Webhooks) add an endpoint with the ingest URL and choose the events; the secret is its " +
 			"*Signing secret* (`whsec_...`). For local trials `stripe listen --print-secret` gives one.",
 		Signature: scheme.Describe() + " The key is the whole secret, with its `whsec_`. Signatures under other keys (`v0`) are no proof.",
-		Key:       "The event's `id`. The fingerprint is the canonical body without `pending_webhooks`, which differs from delivery to delivery.",
+		Key: "The event's `id`. The fingerprint is the canonical body without `pending_webhooks`, which differs from delivery to delivery; of a thin event, what names it and its object." +
+			" The same event in another version of the API, as an endpoint pinned to that one gets it, is a duplicate.",
 		Objects: "Snapshot events carry the whole object, frozen with the event, and are ordered by `updated` where the type has it, else by the event's `created`; within a second by the " +
 			"order of the life cycle where that is documented, and by `previous_attributes`. Thin events (API v2) carry no state, so a look is owed. Previews of invoices mirror nothing.",
 		Links: []string{"https://docs.stripe.com/webhooks", "https://docs.stripe.com/webhooks/signature"},

@@ -43,9 +43,39 @@ func TestEventPageTellsWhatWebhooksTell(t *testing.T) {
 	}
 }
 
+// A thin event is listed with more than its webhook carries, and is the same event all the same; another one is not.
+func TestEventPageTellsThinEvents(t *testing.T) {
+	t.Parallel()
+	const (
+		webhook = `{"id":"evt_1","object":"v2.core.event","type":"v2.core.account.updated","created":"2026-01-01T00:00:00.250Z","livemode":false,"context":"acct_1","reason":null,"related_object":{"id":"acct_2","type":"v2.core.account","url":"/v2/core/accounts/acct_2"}}`
+		listed  = `{"id":"evt_1","object":"v2.core.event","type":"v2.core.account.updated","created":"2026-01-01T00:00:00.250Z","livemode":false,"related_object":{"id":"acct_2","type":"v2.core.account"},"changes":{"before":{}},"data":{"n":1}}`
+	)
+	fingerprint := func(body []byte) [16]byte {
+		events, err := stripe.Stripe{}.Identify(&provider.Source{}, &provider.Delivery{Body: body})
+		if err != nil || len(events) != 1 || events[0].Key != "evt_1" || events[0].Account != "acct_1" || events[0].ObjectID == "" {
+			t.Fatalf("%s: %+v (%v)", body, events, err)
+		}
+		return events[0].Fingerprint
+	}
+	bodies, next, err := stripe.Stripe{}.EventPage("acct_1", []byte(`{"data": [`+listed+`], "next_page_url": "/v2/core/events?page=p1&limit=1", "previous_page_url": null}`))
+	if err != nil || len(bodies) != 1 || next != "page=p1&limit=1" || fingerprint(bodies[0]) != fingerprint([]byte(webhook)) {
+		t.Errorf("%s, next %q (%v)", bodies, next, err)
+	}
+	for told, other := range map[string]string{`"acct_2"`: `"acct_3"`, "00.250Z": "00.251Z", "account.updated": "account.closed"} {
+		if fingerprint([]byte(strings.Replace(webhook, told, other, 1))) == fingerprint([]byte(webhook)) {
+			t.Errorf("with %s in the place of %s it is the same event", other, told)
+		}
+	}
+	for body, want := range map[string]string{`{"data": [], "next_page_url": null}`: "", `{"data": []}`: ""} {
+		if bodies, next, err := (stripe.Stripe{}).EventPage("", []byte(body)); err != nil || len(bodies) != 0 || next != want {
+			t.Errorf("%s: %q, %q, %v", body, bodies, next, err)
+		}
+	}
+}
+
 func TestEventPageRefusesWhatIsNone(t *testing.T) {
 	t.Parallel()
-	for _, body := range []string{"", "[]", `{"object": "event"}`, `{"object": "list", "has_more": true, "data": []}`, `{"object": "list", "data": [{"object": "event"}]}`,
+	for _, body := range []string{"", "[]", `{"data": null}`, `{"data": [], "next_page_url": "https://elsewhere.example/v2"}`, `{"object": "event"}`, `{"object": "list", "has_more": true, "data": []}`, `{"object": "list", "data": [{"object": "event"}]}`,
 		`{"object": "list", "data": [null]}`, `{"object": "list", "data": ["evt_1"]}`} {
 		if bodies, next, err := (stripe.Stripe{}).EventPage("", []byte(body)); err == nil {
 			t.Errorf("%s: %q, %q", body, bodies, next)

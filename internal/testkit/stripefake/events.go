@@ -124,8 +124,11 @@ func (e *event) pinned(version string) []byte {
 	return text(t)
 }
 
-// answer is the event as the API answers it.
+// answer is the event as the API answers it. Of a thin one it tells more than its webhook.
 func (e *event) answer() []byte {
+	if e.tail == nil {
+		return fmt.Appendf(e.head[:len(e.head)-1:len(e.head)-1], `,"changes":{"before":{},"after":{}},"data":{"n":%d}}`, e.place)
+	}
 	if e.delivered {
 		return e.body(0)
 	}

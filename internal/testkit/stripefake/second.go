@@ -53,7 +53,7 @@ func (c *call) listThin() ([]byte, *failure) {
 		if !e.object.kind.thin || !e.shown(c.now) || e.at < b.from || e.at > b.to || !c.thinWanted(e) {
 			return nil
 		}
-		return e.head
+		return e.answer()
 	})
 	return c.thinPage("events", items, last, more), nil
 }

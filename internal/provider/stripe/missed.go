@@ -1,0 +1,112 @@
+package stripe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+var _ provider.ThinLister = Stripe{}
+
+// ListEvents lists the account's events that carry a snapshot, newest first. Stripe keeps them for 30 days.
+func (Stripe) ListEvents(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
+	account, _ = realAccount(account)
+	query := url.Values{"limit": {strconv.Itoa(pageSize)}, "created[gte]": {strconv.FormatInt(since.Unix(), 10)}, "created[lte]": {strconv.FormatInt(until.Unix(), 10)}}
+	if cursor != "" {
+		query.Set("starting_after", cursor)
+	}
+	return forAccount(api, provider.Call{Account: account, Path: "/v1/events", Query: query})
+}
+
+// ListThinEvents lists the account's thin events, newest first, which are kept as long. The cursor is the query of a page as Stripe names it, with all that was asked for.
+func (Stripe) ListThinEvents(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
+	account, _ = realAccount(account)
+	query, err := url.ParseQuery(cursor)
+	if err != nil || cursor == "" {
+		const form = "2006-01-02T15:04:05.000Z"
+		query = url.Values{"limit": {strconv.Itoa(pageSize)}, "created[gte]": {since.UTC().Format(form)}, "created[lte]": {until.UTC().Format(form)}}
+	}
+	return forAccount(api, provider.Call{Account: account, Path: "/v2/core/events", Query: query})
+}
+
+// eventPage is a page of events of either API: the first one's is a list, the second one's names its next page.
+type eventPage struct {
+	Object string            `json:"object"`
+	Data   []json.RawMessage `json:"data"`
+	More   bool              `json:"has_more"`
+	Next   *string           `json:"next_page_url"`
+}
+
+// EventPage splits a page. An event that a connected account lists does not name the account, but its webhook does.
+func (Stripe) EventPage(account string, body []byte) (bodies [][]byte, next string, err error) {
+	var page eventPage
+	if err := json.Unmarshal(body, &page); err != nil {
+		return nil, "", fmt.Errorf("read page of events: %w", err)
+	}
+	account, _ = realAccount(account)
+	for i, raw := range page.Data {
+		event, id, err := asDelivered(raw, account)
+		if err != nil {
+			return nil, "", fmt.Errorf("read page of events: member %d: %w", i, err)
+		}
+		bodies = append(bodies, event)
+		next = id
+	}
+	if next, err = page.after(next); err != nil {
+		return nil, "", fmt.Errorf("read page of events: %w", err)
+	}
+	return bodies, next, nil
+}
+
+// after is the cursor of the page after this one, whose last event is the named one.
+func (p *eventPage) after(last string) (string, error) {
+	switch {
+	case p.Object == "" && p.Data != nil: // the second API's
+		if p.Next == nil || *p.Next == "" {
+			return "", nil
+		}
+		at, err := url.Parse(*p.Next)
+		if err != nil || at.RawQuery == "" {
+			return "", errors.New("next_page_url is none")
+		}
+		return at.RawQuery, nil // of the address nothing else is followed
+	case p.Object != "list" || p.More && last == "":
+		return "", errors.New("the answer is no list, or an empty one that goes on")
+	case p.More:
+		return last, nil
+	}
+	return "", nil
+}
+
+// asDelivered adds the account where the event names none. Of two members of one name the last counts, as everywhere.
+func asDelivered(raw []byte, account string) (event []byte, id string, err error) {
+	root, err := canonical.Parse(raw)
+	if err != nil {
+		return nil, "", err
+	}
+	defer root.Release()
+	id = text(root, "id")
+	if root.Kind() != canonical.Object || id == "" {
+		return nil, "", errors.New("no event, or one without id")
+	}
+	event = slices.Clone(raw)
+	member := "account"
+	if root.Get("object").Is("v2.core.event") {
+		member = "context"
+	}
+	if account == "" || text(root, member) != "" {
+		return event, id, nil
+	}
+	named, err := json.Marshal(account)
+	if err != nil {
+		return nil, "", err
+	}
+	return fmt.Appendf(event[:len(event)-1], `,%q:%s}`, member, named), id, nil
+}
