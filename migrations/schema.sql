@@ -602,6 +602,30 @@ ALTER TABLE postern.checkpoints OWNER TO postern_maintenance;
 
 COMMENT ON COLUMN postern.checkpoints.troubles IS 'how often in a row a run was put off, without getting on in between';
 
+CREATE TABLE postern.drifts (
+    run bigint NOT NULL,
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    kind text NOT NULL,
+    fields jsonb DEFAULT '[]'::jsonb NOT NULL,
+    more integer DEFAULT 0 NOT NULL,
+    event_id bigint,
+    result text DEFAULT ''::text NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
+    CONSTRAINT drifts_kind_check CHECK ((kind = ANY (ARRAY['missing'::text, 'behind'::text, 'different'::text, 'ghost'::text]))),
+    CONSTRAINT drifts_result_check CHECK ((result = ANY (ARRAY[''::text, 'mended'::text, 'left'::text])))
+);
+
+ALTER TABLE postern.drifts OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.drifts IS 'objects at which the mirror differed from the provider, the first of each run, field by field';
+
+COMMENT ON COLUMN postern.drifts.more IS 'how many fields differ besides';
+
+COMMENT ON COLUMN postern.drifts.event_id IS 'the look that was to mend it';
+
 CREATE TABLE postern.event_conflicts (
     id bigint NOT NULL,
     source integer NOT NULL,
@@ -649,6 +673,17 @@ CREATE SEQUENCE postern.event_sequence
 
 ALTER TABLE postern.event_sequence OWNER TO postern_maintenance;
 
+CREATE TABLE postern.ghosts (
+    run bigint NOT NULL,
+    object_id text NOT NULL,
+    date timestamp with time zone NOT NULL,
+    elapsed_us bigint NOT NULL
+);
+
+ALTER TABLE postern.ghosts OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.ghosts IS 'objects of the type in hand that the provider has said to be missing, and when; they go when their tombstones are in the log';
+
 CREATE TABLE postern.hints (
     source integer NOT NULL,
     account text NOT NULL,
@@ -677,6 +712,15 @@ COMMENT ON COLUMN postern.hints.after IS 'the look must begin after this point o
 COMMENT ON COLUMN postern.hints.error IS 'why the last attempt came to nothing';
 
 COMMENT ON COLUMN postern.hints.taken_until IS 'until then the look is taken_by''s to make';
+
+CREATE TABLE postern.listed (
+    run bigint NOT NULL,
+    object bigint NOT NULL
+);
+
+ALTER TABLE postern.listed OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.listed IS 'digests of the objects that a run has been told of, of the type in hand; they go when the type is done';
 
 CREATE TABLE postern.log_floor (
     one boolean DEFAULT true NOT NULL,
@@ -949,6 +993,47 @@ ALTER TABLE postern.staged OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.staged IS 'objects made anew from the log by a rebuild that is open, by source; what an ended one left is cleared';
 
+CREATE TABLE postern.sweeps (
+    run bigint NOT NULL,
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    phase text DEFAULT 'list'::text NOT NULL,
+    cursor text DEFAULT ''::text NOT NULL,
+    hand jsonb DEFAULT '[]'::jsonb NOT NULL,
+    since timestamp with time zone,
+    until timestamp with time zone,
+    began timestamp with time zone NOT NULL,
+    made_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    restarts integer DEFAULT 0 NOT NULL,
+    asked boolean DEFAULT false NOT NULL,
+    checked bigint DEFAULT 0 NOT NULL,
+    missing bigint DEFAULT 0 NOT NULL,
+    behind bigint DEFAULT 0 NOT NULL,
+    ahead bigint DEFAULT 0 NOT NULL,
+    different bigint DEFAULT 0 NOT NULL,
+    ghosts bigint DEFAULT 0 NOT NULL,
+    mended bigint DEFAULT 0 NOT NULL,
+    remaining bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT sweeps_phase_check CHECK ((phase = ANY (ARRAY['list'::text, 'ghosts'::text, 'graves'::text, 'done'::text])))
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.sweeps OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.sweeps IS 'how far a run that goes through all objects of a type is, and what it has met';
+
+COMMENT ON COLUMN postern.sweeps.cursor IS 'where the list, or the walk through the mirror, goes on';
+
+COMMENT ON COLUMN postern.sweeps.hand IS 'objects before the cursor that are not mended yet: id, kind, and whether it was counted';
+
+COMMENT ON COLUMN postern.sweeps.since IS 'what changed from then until until was asked for, on the provider''s clock; null: everything';
+
+COMMENT ON COLUMN postern.sweeps.began IS 'the list tells at least of what happened before, on the provider''s clock';
+
+COMMENT ON COLUMN postern.sweeps.asked IS 'the run would make so many tombstones that it had to be approved';
+
 CREATE TABLE postern.watermarks (
     source integer NOT NULL,
     account text NOT NULL,
@@ -973,6 +1058,9 @@ ALTER TABLE ONLY postern.budgets
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
+ALTER TABLE ONLY postern.drifts
+    ADD CONSTRAINT drifts_pkey PRIMARY KEY (run, object_type, object_id);
+
 ALTER TABLE ONLY postern.event_conflicts
     ADD CONSTRAINT event_conflicts_event_fingerprint_key UNIQUE (event, fingerprint);
 
@@ -985,8 +1073,14 @@ ALTER TABLE ONLY postern.event_keys
 ALTER TABLE ONLY postern.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY postern.ghosts
+    ADD CONSTRAINT ghosts_pkey PRIMARY KEY (run, object_id);
+
 ALTER TABLE ONLY postern.hints
     ADD CONSTRAINT hints_pkey PRIMARY KEY (source, account, object_type, object_id);
+
+ALTER TABLE ONLY postern.listed
+    ADD CONSTRAINT listed_pkey PRIMARY KEY (run, object);
 
 ALTER TABLE ONLY postern.log_floor
     ADD CONSTRAINT log_floor_pkey PRIMARY KEY (one);
@@ -1030,8 +1124,13 @@ ALTER TABLE ONLY postern.sources
 ALTER TABLE ONLY postern.staged
     ADD CONSTRAINT staged_pkey PRIMARY KEY (source, account, object_type, object_id);
 
+ALTER TABLE ONLY postern.sweeps
+    ADD CONSTRAINT sweeps_pkey PRIMARY KEY (run, object_type);
+
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, what);
+
+CREATE INDEX drifts_object ON postern.drifts USING btree (source, account, object_type, object_id);
 
 CREATE INDEX hints_due ON postern.hints USING btree (due);
 
@@ -1080,6 +1179,15 @@ CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR 
 CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STATEMENT EXECUTE FUNCTION postern.refuse_change();
 
 CREATE TRIGGER runs_forget_finds BEFORE UPDATE ON postern.runs FOR EACH ROW WHEN (((new.job = 'redact'::text) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION postern.forget_finds();
+
+ALTER TABLE ONLY postern.drifts
+    ADD CONSTRAINT drifts_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
+
+ALTER TABLE ONLY postern.ghosts
+    ADD CONSTRAINT ghosts_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
+
+ALTER TABLE ONLY postern.sweeps
+    ADD CONSTRAINT sweeps_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
 
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_source_fkey FOREIGN KEY (source) REFERENCES postern.sources(number);
@@ -1147,6 +1255,9 @@ GRANT SELECT ON TABLE postern.budgets TO postern_operator;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
 GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.drifts TO postern_processor;
+GRANT SELECT ON TABLE postern.drifts TO postern_operator;
+
 GRANT SELECT,INSERT ON TABLE postern.event_conflicts TO postern_gateway;
 GRANT SELECT ON TABLE postern.event_conflicts TO postern_operator;
 
@@ -1164,8 +1275,12 @@ GRANT SELECT ON TABLE postern.event_keys TO postern_operator;
 
 GRANT USAGE ON SEQUENCE postern.event_sequence TO postern_gateway;
 
+GRANT SELECT,INSERT,DELETE ON TABLE postern.ghosts TO postern_processor;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_processor;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.hints TO postern_operator;
+
+GRANT SELECT,INSERT,DELETE ON TABLE postern.listed TO postern_processor;
 
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_gateway;
 GRANT SELECT,UPDATE ON TABLE postern.log_floor TO postern_processor;
@@ -1206,6 +1321,9 @@ GRANT SELECT ON TABLE postern.schema_migrations TO postern_maintenance;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.staged TO postern_processor;
 GRANT SELECT ON TABLE postern.staged TO postern_operator;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.sweeps TO postern_processor;
+GRANT SELECT ON TABLE postern.sweeps TO postern_operator;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.watermarks TO postern_processor;
 GRANT SELECT ON TABLE postern.watermarks TO postern_operator;

@@ -21,15 +21,23 @@ import (
 )
 
 // reconcileFlags are the parameters but the source, which is the argument, and what is a flag of its own.
-var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool { return p.Name == "source" || p.Name == "dry_run" })
+var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool {
+	return slices.Contains([]string{"source", "dry_run", "objects", "full"}, p.Name)
+})
 
 func newReconcileCommand(c *cli) *cobra.Command {
-	var dry, noWait bool
+	var noWait bool
+	var dry, objects, full bool
 	cmd := &cobra.Command{
 		Use:   "reconcile SOURCE",
 		Short: "Hold the log against the provider's API, and append what it lacks",
 		Long: `Hold the log against the provider's API (sources.NAME.api in the configuration): append what the provider says it has sent and the log lacks, or,
 with --type and --object, what the API answers for that object now. What is appended goes the way of all events.
+
+With --objects, or --type alone, all objects that the API lists (of that type) are compared with the mirror, and what differs is fetched and appended. Where the API tells what
+changed, only that is listed, unless --full asks for everything. Only where everything is listed it can show what is not there any more: that is asked for by its name, one by one, and
+deleted here where the API says that it is missing. More than 20 such objects that are more than 1 % of the living ones want an approval (postern runs approve). What was found is in
+postern drift report RUN.
 
 A running processor carries it out, within the budget of calls that all processes share; it goes on where it was if that process ends. Without --since it
 begins a little before what is proven (postern drift show), or as far back as the provider knows. The run is done when everything that it appended has
@@ -38,17 +46,23 @@ its outcome. Ctrl-C here only ends the watching; postern runs pause, resume and 
 With --dry-run it only counts: nothing is appended, and nothing is proven.`,
 		Example: `  postern reconcile stripe
   postern reconcile stripe --since 6h --dry-run
+  postern reconcile stripe --objects --dry-run
+  postern reconcile stripe --type customer --full
   postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance doubts it'`,
 		Args: wantArgs("SOURCE"),
 	}
 	filterFlags(cmd, reconcileFlags)
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count; append nothing")
+	cmd.Flags().BoolVar(&objects, "objects", false, "compare all objects that the API lists with the mirror")
+	cmd.Flags().BoolVar(&full, "full", false, "list all objects, also where the API could tell of those that changed")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		values := filterValues(cmd, reconcileFlags)
 		values.Set("source", args[0])
-		if dry {
-			values.Set("dry_run", "true")
+		for name, set := range map[string]bool{"dry_run": dry, "objects": objects, "full": full} {
+			if set {
+				values.Set(name, "true")
+			}
 		}
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
 			return runReconcile(cmd, c, pool, values, noWait)
@@ -74,6 +88,9 @@ func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run 
 	var o reconcile.Order
 	if err := json.Unmarshal(r.Asked, &o); err != nil {
 		return fmt.Errorf("read what run %d was asked for: %w", run, err)
+	}
+	if o.What == reconcile.Objects {
+		return printReport(ctx, out, pool, run)
 	}
 	since, until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.What)
 	if err != nil {
@@ -115,7 +132,8 @@ func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.T
 // reconcileCounts says what a reconciliation has counted.
 func reconcileCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
-	for _, what := range []string{reconcile.Present, reconcile.Missing, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
+	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Ghosts, reconcile.Mended,
+		reconcile.Left, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
@@ -165,6 +183,6 @@ func newDriftCommand(c *cli) *cobra.Command {
 		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
 	}.command(c)
 	show.Use, show.Short = "show", "Show from when until when, on the provider's clock, the log is proven complete, by source and account"
-	cmd.AddCommand(show)
+	cmd.AddCommand(show, newDriftReportCommand(c))
 	return cmd
 }

@@ -290,7 +290,7 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 	if r.Status == runs.Waiting {
 		line += "; a processor takes it when it has a hand free"
 	}
-	if r.Status == runs.Running && r.Detail != "" {
+	if (r.Status == runs.Running || r.Status == runs.Proposed) && r.Detail != "" {
 		line += "; " + detailWord(r) + ": " + plain(r.Detail)
 	}
 	if r.Status == runs.Proposed {

@@ -15,15 +15,18 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// ReconcileParams say what to hold against the provider's API: with an object that object, else the events that the provider says it has sent.
+// ReconcileParams say what to hold against the provider's API: with an object that object, with a type or objects all objects of the type or of every type, else the events that the
+// provider says it has sent.
 var ReconcileParams = append([]Param{
 	{"source", "name of the source"},
 	{"account", "tenant inside the source (Stripe account, Shopify shop); left out or empty: the one that the key is of"},
-	{"type", "type of the object to look at"},
+	{"objects", "true: all objects that the API lists, of the type or of every type; false: the events that the provider says it has sent"},
+	{"type", "type of the object to look at; without an object all objects of the type"},
 	{"object_type", "the same as type, named as in the other lists"},
 	{"object_id", "id of the object to look at; with its type"},
-	{"since", "events from this time of the provider's on (left out: from what is proven, or as far back as the provider knows): " + timeHelp},
-	{"until", "events before this time of the provider's (left out: up to now): " + timeHelp},
+	{"full", "true: list all objects, also where the API could tell of those that changed, and look for those that are not there any more"},
+	{"since", "events, or changes of objects, from this time of the provider's on (left out: from what is proven, or as far back as the provider knows): " + timeHelp},
+	{"until", "events, or changes of objects, before this time of the provider's (left out: up to now): " + timeHelp},
 	{"dry_run", "true or false"},
 }, onceParams...)
 
@@ -44,21 +47,31 @@ func (q *query) reconcile() *reconcile.Order {
 	if dry := q.flag("dry_run"); dry != nil {
 		o.DryRun = *dry
 	}
-	bounded := !o.Since.IsZero() || !o.Until.IsZero()
+	all, bounded := q.flag("objects"), !o.Since.IsZero() || !o.Until.IsZero()
+	if full := q.flag("full"); full != nil {
+		o.Full = *full
+	}
+	switch {
+	case o.ID != "":
+		o.What = reconcile.Object
+	case o.Type != "" || all != nil && *all:
+		o.What = reconcile.Objects
+	}
 	switch {
 	case q.text("source") == "":
 		q.fail("name the source to reconcile")
-	case o.Type != "" && o.ID == "":
-		q.fail("type %q: name the object too; all objects of a type cannot be reconciled yet", o.Type)
+	case all != nil && *all != (o.What == reconcile.Objects):
+		q.fail("objects=%t and the object or type that is named: give the one or the other", *all)
+	case o.Full && o.What != reconcile.Objects:
+		q.fail("full says how objects are listed: name a type, or ask for objects")
+	case o.Full && bounded:
+		q.fail("since and until bound what changed; full is everything")
 	case o.ID != "" && o.Type == "":
 		q.fail("object %q: name its type too", o.ID)
 	case o.ID != "" && bounded:
 		q.fail("since and until bound events; an object is looked at as it is now")
 	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
 		q.fail("since %q is not before until %q", q.text("since"), q.text("until"))
-	}
-	if o.ID != "" {
-		o.What = reconcile.Object
 	}
 	for name := range q.values {
 		if !slices.ContainsFunc(onceParams, func(p Param) bool { return p.Name == name }) {
@@ -115,6 +128,19 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, values url.Values) (eve
 	return reconcile.Watermarks(ctx, pool, source, q.text("cursor"), limit)
 }
 
+// DifferenceParams choose differences of a run.
+var DifferenceParams = []Param{{"kind", "missing, behind, different, ghost"}, {"result", "mended, left"}, limitParam, cursorParam}
+
+// Differences lists the objects at which a run has found the mirror to differ from the provider, by DifferenceParams. Errors: events.ErrInvalid.
+func Differences(ctx context.Context, pool *pgxpool.Pool, run int64, values url.Values) (events.Page[reconcile.Difference], error) {
+	q := newQuery(ctx, pool, values, DifferenceParams)
+	kind, result, limit := q.oneOf("kind", "missing", "behind", "different", "ghost"), q.oneOf("result", "mended", "left"), q.limit()
+	if q.err != nil {
+		return events.Page[reconcile.Difference]{}, q.err
+	}
+	return reconcile.Differences(ctx, pool, run, kind, result, q.text("cursor"), limit)
+}
+
 // reconcileRoutes takes orders for reconciliations, and tells what is owed and what is proven.
 func (h *handler) reconcileRoutes(api *echo.Group) {
 	api.POST("/reconciliations", h.show(h.reconcile), fromOurselves)
@@ -123,9 +149,24 @@ func (h *handler) reconcileRoutes(api *echo.Group) {
 	api.POST("/hints/drop", h.show(h.forgetHint), fromOurselves)
 	api.POST("/objects/settle", h.show(h.settle), fromOurselves)
 	api.GET("/watermarks", list(h, Watermarks))
+	api.GET("/runs/:run/drift", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
+		run, err := runNumber(c)
+		if err != nil {
+			return nil, err
+		}
+		return reconcile.Drift(ctx, h.Pool, run)
+	}))
+	api.GET("/runs/:run/differences", h.show(func(ctx context.Context, c echo.Context, values url.Values) (any, error) {
+		run, err := runNumber(c)
+		if err != nil {
+			return nil, err
+		}
+		return Differences(ctx, h.Pool, run, values)
+	}))
 }
 
-// reconcile takes {"source": "stripe", "since": "6h", "dry_run": true, "reason": "..."}, or {"source": "stripe", "type": "customer", "object_id": "cus_1"}.
+// reconcile takes {"source": "stripe", "since": "6h", "dry_run": true, "reason": "..."}, {"source": "stripe", "type": "customer", "object_id": "cus_1"}, or
+// {"source": "stripe", "type": "customer", "full": true}.
 func (h *handler) reconcile(ctx context.Context, c echo.Context, query url.Values) (any, error) {
 	if len(query) > 0 {
 		return nil, fmt.Errorf("%w: what to reconcile is said in the body, not in the address", events.ErrInvalid)

@@ -24,6 +24,10 @@ func TestReconciliations(t *testing.T) {
 		{`{"source": "shop", "object_type": "order", "object_id": "7"}`, map[string]any{"source": 2.0, "account": "", "what": "object", "type": "order", "id": "7",
 			"words": map[string]any{"source": "shop", "object_type": "order", "object_id": "7"}}},
 		{`{"source": "stripe", "since": "400d"}`, nil},
+		{`{"source": "stripe", "type": "customer", "full": true}`, map[string]any{"source": 1.0, "account": "", "what": "objects", "type": "customer", "full": true,
+			"words": map[string]any{"source": "stripe", "type": "customer", "full": "true"}}},
+		{`{"source": "shop", "objects": true, "since": "2026-01-02"}`, map[string]any{"source": 1.0, "account": "", "what": "objects", "since": "2026-01-02T00:00:00Z",
+			"words": map[string]any{"source": "shop", "objects": "true", "since": "2026-01-02"}}},
 	} {
 		if c.want != nil {
 			c.want["source"] = float64(b.known.Number[c.want["words"].(map[string]any)["source"].(string)])
@@ -39,7 +43,7 @@ func TestReconciliations(t *testing.T) {
 	if status, run := b.post(t, "/api/v1/reconciliations", kind, `{"source": "stripe", "once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true || run["reason"] != "an outage" {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, list := b.get(t, "/api/v1/runs?job=reconcile"); status != 200 || len(list["items"].([]any)) != 4 {
+	if status, list := b.get(t, "/api/v1/runs?job=reconcile"); status != 200 || len(list["items"].([]any)) != 6 {
 		t.Errorf("%d %v", status, list)
 	}
 	for _, c := range []struct {
@@ -51,13 +55,16 @@ func TestReconciliations(t *testing.T) {
 		{"/api/v1/reconciliations?source=stripe", kind, `{}`, 400, "in the body"},
 		{"/api/v1/reconciliations", kind, `{}`, 400, "name the source to reconcile"},
 		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "no source"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer"}`, 400, "name the object too"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "objects": false}`, 400, "give the one or the other"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "object_id": "cus_1", "objects": true}`, 400, "give the one or the other"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "objects": true, "full": true, "since": "1h"}`, 400, "full is everything"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "object_id": "cus_1"}`, 400, "name its type too"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "object_id": "cus_1", "since": "1h"}`, 400, "since and until bound events"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "1h", "until": "2h"}`, 400, `since "1h" is not before until "2h"`},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "soon"}`, 400, "write an RFC 3339 time"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": "perhaps"}`, 400, "known are true, false"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "no parameter"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "name a type, or ask for objects"},
+		{"/api/v1/reconciliations", kind, `{"source": "stripe", "whole": true}`, 400, "no parameter"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "once_key": "k"}`, 400, "which asked for something else (reconcile source=stripe)"},
 	} {
 		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {

@@ -97,6 +97,8 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
 		}
 		return nil, runs.Refuse(fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail))
+	case provider.Expired:
+		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
 	}
 	return nil, &passingError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)}
 }

@@ -30,6 +30,8 @@ const (
 	Events = "events"
 	// Object: one object.
 	Object = "object"
+	// Objects: all objects of a type, or of every type that the API lists.
+	Objects = "objects"
 )
 
 // Order is what a reconciliation is asked to do.
@@ -37,11 +39,13 @@ type Order struct {
 	// Source is the number of the source, and Account the tenant inside it, "" for the one that the key is of.
 	Source  int32  `json:"source"`
 	Account string `json:"account"`
-	// What is Events or Object; Type and ID are the object's.
+	// What is Events, Object or Objects; Type and ID are the object's. Of Objects an empty Type is every type that the API lists.
 	What string `json:"what"`
 	Type string `json:"type,omitzero"`
 	ID   string `json:"id,omitzero"`
-	// Since and Until bound the time of the events, on the provider's clock; zero: from the watermark, less an overlap, and up to now.
+	// Full: all objects are listed, also where the API could tell of those that changed.
+	Full bool `json:"full,omitzero"`
+	// Since and Until bound the time of the events, or of the objects' changes, on the provider's clock; zero: from the watermark, less an overlap, and up to now.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 	// DryRun: nothing is appended.
@@ -180,6 +184,8 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 		return w.events(ctx)
 	case Object:
 		return w.object(ctx)
+	case Objects:
+		return w.objects(ctx)
 	}
 	return "", runs.Refuse(fmt.Errorf("%q is nothing that can be reconciled", w.order.What))
 }

@@ -33,6 +33,11 @@ type api struct {
 	// fails may answer in the place of the API.
 	fails func(c provider.Call) (*reconcile.Response, error)
 
+	// version says what the API can do.
+	version string
+	// late is how old its lists are.
+	late time.Duration
+
 	mu    sync.Mutex
 	calls map[string]int
 }
@@ -100,6 +105,11 @@ func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Response, error
 		until, _ := strconv.ParseInt(c.Query.Get("until"), 10, 64)
 		body = a.h.Page(since, until, c.Query.Get("cursor"), pageSize)
 	}
+	if c.Path == "/list" {
+		since, _ := strconv.ParseInt(c.Query.Get("since"), 10, 64)
+		until, _ := strconv.ParseInt(c.Query.Get("until"), 10, 64)
+		body = a.h.List(a.now.Add(-a.late).UnixMicro(), since, until, c.Query.Get("cursor"), pageSize)
+	}
 	return &reconcile.Response{Verdict: sim.Provider{}.Answer(status, http.Header{}, body), Body: body, Date: a.now.Truncate(time.Second), Elapsed: time.Millisecond}, nil
 }
 
@@ -144,7 +154,7 @@ func (b *world) deliver(t *testing.T, evs []sim.Event) {
 // sources are what runs reconcile.
 func (b *world) sources() *reconcile.Sources {
 	s := &reconcile.Sources{}
-	s.Replace(&reconcile.Source{Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{},
+	s.Replace(&reconcile.Source{Name: applied.Name, Number: b.Source, Config: &provider.Source{Name: applied.Name}, API: &provider.API{Version: b.api.version, Concurrency: 3},
 		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api})
 	return s
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
 )
 
 // A statement that has waited for a row goes on with that row as it is then, and with all others as they were when it began. So the run's row is
@@ -78,6 +80,26 @@ func (h *Hold) Rest(ctx context.Context) (Status, error) {
 	}
 	h.Asked = asked
 	return h.Status, nil
+}
+
+const proposeSQL = `
+UPDATE runs r SET status = 'proposed', detail = $4, approved_by = '', approval = '', updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status`
+
+// Propose lets the run wait for a person's approval, in the transaction that keeps why; the detail says it in words. Whoever takes the run then is to go on without asking
+// that again. Errors: ErrLost, also where a person has paused or cancelled the run.
+func (h *Hold) Propose(ctx context.Context, tx pgx.Tx, detail string) error {
+	if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
+		return err
+	}
+	err := tx.QueryRow(ctx, proposeSQL, h.Job, h.Run.Run, h.by, events.Text(detail)).Scan(&h.Status)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrLost
+	}
+	if err != nil {
+		return fmt.Errorf("propose run %d: %w", h.Run.Run, err)
+	}
+	return nil
 }
 
 const doneSQL = `

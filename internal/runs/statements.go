@@ -4,5 +4,5 @@ package runs
 func Statements() []string {
 	return []string{askSQL, askPlannedSQL, listSQL, showSQL, changeSQL, approveSQL, takeSQL, renewSQL, boundSQL, advanceSQL, handSQL, noteSQL, endSQL, releaseSQL, putOffSQL,
 		lockRunSQL, lockAloneSQL, leasedSQL, extendSQL,
-		restSQL, doneSQL, earlierSQL, schedulesSQL, showScheduleSQL, pauseSQL, resumeSQL, lockScheduleSQL, openSQL, registerSQL, plannedSQL, seenSQL, decidedSQL, claimSQL, toldSQL, openCountsSQL, scheduleNumbersSQL, forgetSQL, countOldSQL, forgetCheckpointsSQL}
+		restSQL, proposeSQL, doneSQL, earlierSQL, schedulesSQL, showScheduleSQL, pauseSQL, resumeSQL, lockScheduleSQL, openSQL, registerSQL, plannedSQL, seenSQL, decidedSQL, claimSQL, toldSQL, openCountsSQL, scheduleNumbersSQL, forgetSQL, countOldSQL, forgetCheckpointsSQL}
 }

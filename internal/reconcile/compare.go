@@ -1,0 +1,81 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// compareSQL holds objects against their rows and tells those that are not plainly equal, in the order of $4; without a row all but n is null. $5 are hashes of states and
+// $6 own versions: an object comes with both, one of them, or none.
+const compareSQL = `
+SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.state_hash
+FROM unnest($4::text[], $5::bytea[], $6::bigint[]) WITH ORDINALITY AS d(id, hash, at, n)
+LEFT JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.state_hash FROM objects o
+  WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = d.id LIMIT 1) o ON true
+WHERE (NOT o.ambiguous AND o.version_at > -9223372036854775808 AND (o.state_hash = d.hash AND (d.at IS NULL OR o.version_at >= d.at)
+  OR d.hash IS NULL AND d.at = o.version_at AND NOT o.deleted)) IS NOT TRUE`
+
+var compareStatement = postgres.Statement{Name: "postern_compare", SQL: compareSQL}
+
+// compare judges items by their rows.
+func (s *sweep) compare(ctx context.Context, items []*item) error {
+	if len(items) == 0 {
+		return nil
+	}
+	conn, err := s.Pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("compare %d objects: %w", len(items), err)
+	}
+	defer conn.Release()
+	for _, it := range items {
+		it.kind, it.known = equal, nil
+	}
+	p := postgres.NewParams(conn.Conn(), compareStatement)
+	defer p.Release()
+	p.Int32(s.order.Source)
+	p.Text(s.order.Account)
+	p.Text(s.objectType)
+	p.Array(pgtype.TextOID, len(items), func(i int) { p.Text(items[i].id) })
+	p.Array(pgtype.ByteaOID, len(items), func(i int) {
+		if it := items[i]; it.look != nil && it.bad == "" {
+			p.Bytes(it.in.State.Hash[:])
+		} else {
+			p.Null()
+		}
+	})
+	p.Array(pgtype.Int8OID, len(items), func(i int) {
+		switch it := items[i]; {
+		case it.bad == "" && it.look != nil && it.in.Own:
+			p.Int64(it.in.Version.At)
+		case it.bad == "" && it.look == nil && it.hasAt:
+			p.Int64(it.at)
+		default:
+			p.Null()
+		}
+	})
+	if _, err := p.Run(ctx, func(row postgres.Row) error {
+		it := items[row.Int64(0)-1]
+		it.known = knownOf(row)
+		it.kind = judge(it.known, it)
+		return nil
+	}); err != nil {
+		return fmt.Errorf("compare %d objects: %w", len(items), err)
+	}
+	return nil
+}
+
+// knownOf reads a row of compareSQL's answer, nil where there is none in the mirror.
+func knownOf(row postgres.Row) *known {
+	if row[2] == nil {
+		return nil
+	}
+	k := &known{version: versioning.Version{Final: row.Bool(1), At: row.Int64(2), Seen: row.Int64(3), Rank: int16(row.Int64(4))},
+		lo: row.Int64(5), hi: row.Int64(6), ambiguous: row.Bool(7), deleted: row.Bool(8)}
+	copy(k.hash[:], row.Bytes(9))
+	return k
+}

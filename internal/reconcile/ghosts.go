@@ -1,0 +1,270 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+const (
+	// walkAtOnce is how many rows of the mirror one step of the walk looks at, and confirmAtOnce how many objects are asked for by their names between two checkpoints.
+	walkAtOnce, confirmAtOnce = 5000, 100
+	// More than fewGhosts tombstones that are more than one in ghostShare of the living objects of the type want a person's approval.
+	fewGhosts, ghostShare = 20, 100
+)
+
+// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that lived here before the list began, untouched since, and were not listed.
+const walkSQL = `
+WITH page AS MATERIALIZED (
+  SELECT o.object_id, NOT o.deleted AND o.version_at > -9223372036854775808 AND o.window_hi < $5 AND o.updated_at < (SELECT s.made_at FROM sweeps s WHERE s.run = $6 AND s.object_type = $3) AS old
+  FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id > $4 ORDER BY o.object_id LIMIT $7
+)
+SELECT coalesce((SELECT p.object_id FROM page p ORDER BY p.object_id DESC LIMIT 1), ''), coalesce(array_agg(p.object_id ORDER BY p.object_id), '{}')
+FROM page p WHERE p.old AND NOT EXISTS (SELECT FROM listed l WHERE l.run = $6 AND l.object = hashtextextended(p.object_id, 0))`
+
+// unlisted walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
+func (s *sweep) unlisted(ctx context.Context) (runs.Status, error) {
+	for {
+		var last string
+		var found []string
+		err := s.Pool.QueryRow(ctx, walkSQL, s.order.Source, s.order.Account, s.objectType, s.cursor, s.began.UnixMicro(), s.hold.Run.Run, walkAtOnce).Scan(&last, &found)
+		if err != nil {
+			return "", fmt.Errorf("look for objects of type %s that were not listed: %w", s.objectType, err)
+		}
+		for len(found) > confirmAtOnce { // the rest goes with the end of the stretch
+			some := found[:confirmAtOnce]
+			found = found[confirmAtOnce:]
+			if status, err := s.confirm(ctx, some, &place{phase: inGhosts, cursor: some[len(some)-1]}); err != nil || status != runs.Running {
+				return status, err
+			}
+		}
+		to := &place{phase: inGhosts, cursor: last}
+		if last == "" {
+			to.phase = inGraves
+		}
+		if status, err := s.confirm(ctx, found, to); err != nil || status != runs.Running {
+			return status, err
+		}
+		if last == "" {
+			return runs.Running, nil
+		}
+	}
+}
+
+// confirm asks for objects that were not listed. Those that are there are compared and mended like listed ones.
+func (s *sweep) confirm(ctx context.Context, ids []string, to *place) (runs.Status, error) {
+	items := make([]*item, len(ids))
+	for i, id := range ids {
+		items[i] = &item{id: id}
+	}
+	if err := s.ask(ctx, items); err != nil {
+		return "", err
+	}
+	to.gone = choose(items, (*item).gone)
+	if err := s.believe(ctx, to.gone); err != nil {
+		return "", err
+	}
+	to.met = choose(items, func(it *item) bool { return !it.gone() })
+	if status, err := s.pass(ctx, to.met, to); err != nil || status != runs.Running {
+		return status, err
+	}
+	if len(to.gone) == 0 {
+		return runs.Running, nil
+	}
+	return s.stop(ctx)
+}
+
+// believe proves that objects are missing, and not only out of the reach of the key: once for all of them, or where that may differ from object to object, for each that it does for.
+func (s *sweep) believe(ctx context.Context, gone []*item) error {
+	of, each := s.source.Reader.(provider.ObjectControl)
+	proven := map[string]bool{}
+	for _, it := range gone {
+		var control provider.Call
+		if each {
+			control = of.ControlObject(s.source.Config, s.source.API, s.order.Account, s.objectType, it.id)
+		}
+		if name := control.Path + "?" + control.Query.Encode() + "\n" + string(control.Body); it.look.Missing && !proven[name] {
+			if err := s.believable(ctx, s.key(it.id)); err != nil {
+				return err
+			}
+			proven[name] = true
+		}
+	}
+	return nil
+}
+
+const keepGhostsSQL = `
+INSERT INTO ghosts (run, object_id, date, elapsed_us, body) SELECT $1, d.* FROM unnest($2::text[], $3::timestamptz[], $4::bigint[], $5::bytea[]) AS d
+ON CONFLICT (run, object_id) DO NOTHING`
+
+// keepGhosts keeps when objects were said to be missing.
+func (s *sweep) keepGhosts(ctx context.Context, tx pgx.Tx, gone []*item) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	var ids []string
+	var dates []time.Time
+	var elapsed []int64
+	var bodies [][]byte
+	for _, it := range gone {
+		ids, dates, elapsed, bodies = append(ids, it.id), append(dates, it.look.Date), append(elapsed, it.look.Elapsed.Microseconds()), append(bodies, it.look.Body)
+	}
+	_, err := tx.Exec(ctx, keepGhostsSQL, s.hold.Run.Run, ids, dates, elapsed, bodies)
+	return err
+}
+
+const (
+	countGhostsSQL = `SELECT count(*) FROM ghosts WHERE run = $1`
+
+	livingSQL = `SELECT count(*) FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND NOT o.deleted AND o.version_at > -9223372036854775808`
+
+	askedSQL = `UPDATE sweeps s SET asked = true, cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+
+	dropGhostsSQL = `DELETE FROM ghosts WHERE run = $1`
+)
+
+// stop asks a person where the run would make too many tombstones. What was said to be missing is forgotten then: once the run is approved, everything is asked for again.
+func (s *sweep) stop(ctx context.Context) (runs.Status, error) {
+	if s.asked || s.order.DryRun {
+		return runs.Running, nil
+	}
+	var dead, living int64
+	if err := s.Pool.QueryRow(ctx, countGhostsSQL, s.hold.Run.Run).Scan(&dead); err != nil {
+		return "", fmt.Errorf("count ghosts: %w", err)
+	}
+	if dead <= fewGhosts {
+		return runs.Running, nil
+	}
+	if err := s.Pool.QueryRow(ctx, livingSQL, s.order.Source, s.order.Account, s.objectType).Scan(&living); err != nil {
+		return "", fmt.Errorf("count living objects: %w", err)
+	}
+	if dead*ghostShare <= living {
+		return runs.Running, nil
+	}
+	detail := fmt.Sprintf("at least %d of %d living objects of type %s are here, and missing in the API of source %s: to delete so many a person must approve it (postern runs approve %d --reason WHY); is the key of the account that the mirror is of?",
+		dead, living, s.objectType, s.source.Name, s.hold.Run.Run)
+	err := postgres.InTx(ctx, s.Pool, "ask for approval", keepWithin, func(ctx context.Context, tx pgx.Tx) error {
+		if err := s.hold.Propose(ctx, tx, detail); err != nil {
+			return err
+		}
+		if err := s.scan(tx.QueryRow(ctx, askedSQL, s.hold.Run.Run, s.objectType)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, dropGhostsSQL, s.hold.Run.Run)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return runs.Proposed, nil
+}
+
+const (
+	someGhostsSQL = `SELECT object_id, date, elapsed_us, body FROM ghosts WHERE run = $1 ORDER BY object_id LIMIT $2`
+
+	// buriedSQL counts ghosts whose tombstones are in the log; $4 and $5 are how many of them are mended and left.
+	buriedSQL = `
+WITH buried AS (DELETE FROM ghosts g WHERE g.run = $1 AND g.object_id = ANY($3::text[]) RETURNING g.object_id)
+UPDATE sweeps s SET ghosts = s.ghosts + (SELECT count(*) FROM buried), mended = s.mended + $4, remaining = s.remaining + $5, updated_at = clock_now()
+WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+
+	ghostDriftSQL = `
+INSERT INTO drifts (run, source, account, object_type, object_id, kind, event_id, result, reason)
+SELECT $1, $2, $3, $4, d.id, 'ghost', nullif(d.event, 0), d.result, d.reason FROM unnest($5::text[], $6::bigint[], $7::text[], $8::text[]) AS d(id, event, result, reason)
+ON CONFLICT (run, object_type, object_id) DO UPDATE SET kind = excluded.kind, event_id = excluded.event_id, result = excluded.result, reason = excluded.reason`
+)
+
+// graves appends a tombstone for each object that is missing there, and ends the sweep.
+func (s *sweep) graves(ctx context.Context) (runs.Status, error) {
+	for {
+		ghosts, err := s.ghosts(ctx)
+		if err != nil {
+			return "", err
+		}
+		if len(ghosts) == 0 {
+			return runs.Running, s.finish(ctx)
+		}
+		if status, err := s.bury(ctx, ghosts); err != nil || status != runs.Running {
+			return status, err
+		}
+		if status, err := s.tell(ctx, false); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+}
+
+// ghosts are some of the objects that were said to be missing.
+func (s *sweep) ghosts(ctx context.Context) ([]*item, error) {
+	rows, err := s.Pool.Query(ctx, someGhostsSQL, s.hold.Run.Run, appendAtOnce)
+	var all []*item
+	if err == nil {
+		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*item, error) {
+			it := &item{fetched: true, kind: ghost, counted: true}
+			a := &Response{}
+			var elapsed int64
+			err := row.Scan(&it.id, &a.Date, &elapsed, &a.Body)
+			a.Date, a.Elapsed = a.Date.UTC(), time.Duration(elapsed)*time.Microsecond
+			it.look = s.lookOf(it.id, a)
+			it.look.Body, it.look.Missing = a.Body, a.Body == nil
+			s.understand(it)
+			return it, err
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read ghosts: %w", err)
+	}
+	return all, nil
+}
+
+// bury appends tombstones and counts what became of them.
+func (s *sweep) bury(ctx context.Context, ghosts []*item) (runs.Status, error) {
+	all := make([]outcome, len(ghosts))
+	for i, it := range ghosts {
+		all[i] = outcome{id: it.id, counted: true}
+	}
+	if !s.order.DryRun {
+		ds, of := s.deliveries(ghosts)
+		ids, err := s.enter(ctx, ds)
+		if err != nil {
+			return "", err
+		}
+		for i, it := range of {
+			it.event = ids[i]
+		}
+		if status, err := s.settled(ctx, ids); err != nil || status != runs.Running {
+			return status, err
+		}
+		if all, err = s.became(ctx, ghosts); err != nil {
+			return "", err
+		}
+	}
+	return runs.Running, s.buried(ctx, all)
+}
+
+// buried keeps what became of ghosts.
+func (s *sweep) buried(ctx context.Context, all []outcome) error {
+	t := told(all)
+	if s.order.DryRun {
+		t.mended, t.left = 0, 0
+		for i := range t.results {
+			t.results[i] = ""
+		}
+	}
+	few := min(len(all), max(0, s.details))
+	err := s.change(ctx, "keep what became of ghosts", func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, ghostDriftSQL, s.hold.Run.Run, s.order.Source, s.order.Account, s.objectType, t.ids[:few], t.events[:few], t.results[:few], t.reasons[:few]); err != nil {
+			return err
+		}
+		return s.scan(tx.QueryRow(ctx, buriedSQL, s.hold.Run.Run, s.objectType, t.ids, t.mended, t.left))
+	})
+	if err == nil {
+		s.details -= few
+	}
+	return err
+}

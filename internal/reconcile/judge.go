@@ -1,0 +1,112 @@
+package reconcile
+
+import (
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// kind is how an object here differs from what a list tells of it.
+type kind string
+
+// The kinds.
+const (
+	// equal: the same state, of no older version.
+	equal kind = "equal"
+	// missing: not here, or deleted here before the list was read, and there alive.
+	missing kind = "missing"
+	// behind: older here.
+	behind kind = "behind"
+	// ahead: here is what the list could not know: it is late, or the object changed after it was read. There is nothing to mend.
+	ahead kind = "ahead"
+	// different: another state here at the same version, or one that is in doubt.
+	different kind = "different"
+	// ghost: alive here, not listed, and missing there when asked for by its name.
+	ghost kind = "ghost"
+)
+
+// wrong says whether an object of this kind is to be mended.
+func (k kind) wrong() bool { return k == missing || k == behind || k == different }
+
+// item is an object as a list, or a look at it, tells of it.
+type item struct {
+	id string
+	// at is the object's own version, where there is no look and hasAt.
+	at    int64
+	hasAt bool
+	// look is the object as it was answered and in what the rule makes of it; nil where the list only names it.
+	look *provider.Look
+	in   versioning.Input
+	// fetched: the look was made for this object alone.
+	fetched bool
+	// bad is why what the API tells of it cannot be used.
+	bad string
+	// volatile are fields that change without a version.
+	volatile []string
+
+	kind kind
+	// known is the row that it was held against, nil where there was none.
+	known *known
+	// counted: this run had not met it before, or it was counted when it was first met.
+	counted bool
+	// event is the look in the log, 0 where there is none.
+	event int64
+}
+
+// gone: the API was asked for the object by its name, and said that it is not there any more.
+func (it *item) gone() bool {
+	return it.fetched && it.bad == "" && it.look != nil && it.in.State.Deleted
+}
+
+// known is what a row of the mirror says for the comparison.
+type known struct {
+	version   versioning.Version
+	lo, hi    int64
+	ambiguous bool
+	deleted   bool
+	hash      versioning.Hash
+}
+
+// judge says how the row, nil where there is none, differs from what the list tells.
+func judge(row *known, it *item) kind {
+	switch {
+	case it.bad != "":
+		return different
+	case row == nil || row.version == versioning.NoVersion:
+		return missing
+	case it.look == nil:
+		return judgeNumber(row, it)
+	}
+	in := &it.in
+	same := row.hash == in.State.Hash || row.deleted && in.State.Deleted
+	older := in.Own && row.version.At < in.Version.At
+	switch {
+	case row.deleted && !in.State.Deleted && row.hi < in.Lo:
+		return missing
+	case row.deleted && !in.State.Deleted:
+		return ahead
+	case same && !older && !row.ambiguous:
+		return equal
+	case older, !in.Own && row.hi < in.Lo:
+		return behind
+	case row.ambiguous, row.version == in.Version:
+		return different
+	case in.Own && row.version.At == in.Version.At && row.version.Seen <= in.Lo:
+		return different
+	}
+	return ahead
+}
+
+// judgeNumber compares own versions alone.
+func judgeNumber(row *known, it *item) kind {
+	switch {
+	case row.deleted:
+		return missing
+	case !it.hasAt, row.ambiguous:
+		return different
+	case row.version.At < it.at:
+		return behind
+	case row.version.At > it.at:
+		return ahead
+	}
+	return equal
+}

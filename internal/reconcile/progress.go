@@ -1,0 +1,263 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// keepWithin bounds a transaction that keeps how far a sweep is; forgetting what was listed may take a while.
+const keepWithin = 5 * time.Minute
+
+// progressColumns are in the order of progress.scan.
+const progressColumns = `s.phase, s.cursor, s.hand, s.since, s.until, s.began, s.restarts, s.asked, s.checked, s.missing, s.behind, s.ahead, s.different, s.ghosts, s.mended, s.remaining`
+
+const (
+	loadSweepSQL = `SELECT ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 AND s.object_type = $2`
+
+	beginSweepSQL = `
+INSERT INTO sweeps (run, source, account, object_type, since, until, began, made_at, updated_at)
+VALUES ($1, $3, $4, $2, $5, $6, $7, clock_now(), clock_now()) ON CONFLICT DO NOTHING`
+
+	// forgetListedSQL hops over the runs whose listed objects there are, and forgets those of runs that have ended.
+	forgetListedSQL = `
+WITH RECURSIVE hop(run) AS (
+  SELECT min(l.run) FROM listed l
+  UNION ALL
+  SELECT (SELECT min(l.run) FROM listed l WHERE l.run > hop.run) FROM hop WHERE hop.run IS NOT NULL
+)
+DELETE FROM listed l WHERE l.run IN (SELECT h.run FROM hop h WHERE NOT EXISTS (SELECT FROM runs r WHERE r.run = h.run AND r.ended_at IS NULL))`
+
+	forgetGhostsSQL = `DELETE FROM ghosts g USING runs r WHERE r.run = g.run AND r.ended_at IS NOT NULL`
+)
+
+// forget drops what ended runs have left behind.
+func (w *work) forget(ctx context.Context) error {
+	for _, sql := range []string{forgetListedSQL, forgetGhostsSQL} {
+		if _, err := w.Pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("forget what ended runs have listed: %w", err)
+		}
+	}
+	return nil
+}
+
+// load reads how far the sweep is. Errors: pgx.ErrNoRows.
+func (s *sweep) load(ctx context.Context) error {
+	err := s.scan(s.Pool.QueryRow(ctx, loadSweepSQL, s.hold.Run.Run, s.objectType))
+	if err != nil {
+		return fmt.Errorf("read how far the sweep of type %s is: %w", s.objectType, err)
+	}
+	return nil
+}
+
+func (p *progress) scan(row pgx.Row) error {
+	var since, until *time.Time
+	err := row.Scan(&p.phase, &p.cursor, &p.hand, &since, &until, &p.began, &p.restarts, &p.asked, &p.Checked, &p.Missing, &p.Behind, &p.Ahead, &p.Different, &p.Ghosts,
+		&p.Mended, &p.Left)
+	p.from, p.upTo, p.began = zeroTime(since), zeroTime(until), p.began.UTC()
+	p.Equal = p.Checked - p.Missing - p.Behind - p.Ahead - p.Different
+	return err
+}
+
+func zeroTime(at *time.Time) time.Time {
+	if at == nil {
+		return time.Time{}
+	}
+	return at.UTC()
+}
+
+func nullTime(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return &at
+}
+
+func (s *sweep) begin(ctx context.Context, since, until, began time.Time) error {
+	_, err := s.Pool.Exec(ctx, beginSweepSQL, s.hold.Run.Run, s.objectType, s.order.Source, s.order.Account, nullTime(since), nullTime(until), began)
+	if err != nil {
+		return fmt.Errorf("begin the sweep of type %s: %w", s.objectType, err)
+	}
+	return nil
+}
+
+// change changes what is stored of the sweep in one transaction, while the run is this process's. It does not wait for the disk: a crash of the server may undo the last of these
+// changes, all of each, and what is appended afterwards waits for them.
+func (s *sweep) change(ctx context.Context, name string, fn func(context.Context, pgx.Tx) error) error {
+	return s.changeAfter(ctx, name, func(context.Context, pgx.Tx) error { return nil }, fn)
+}
+
+// changeAfter is change, with what comes before the run is guarded: the locks of objects come first.
+func (s *sweep) changeAfter(ctx context.Context, name string, first, fn func(context.Context, pgx.Tx) error) error {
+	return postgres.InTx(ctx, s.Pool, name, keepWithin, func(ctx context.Context, tx pgx.Tx) error {
+		if err := first(ctx, tx); err != nil {
+			return err
+		}
+		if err := s.hold.Guard(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `SET LOCAL synchronous_commit = off`); err != nil {
+			return err
+		}
+		return fn(ctx, tx)
+	})
+}
+
+// place is where a sweep goes on.
+type place struct {
+	phase, cursor string
+	// met are the objects that the provider has told of on the way there; what differs of them is in hand from then on.
+	met []*item
+	// gone are those that it has said to be missing.
+	gone []*item
+}
+
+// keepSQL moves the sweep on: $5 are the objects that it has met, $6 and $7 those that are not equal and how, of which those with $8 are in hand from now on. An object counts when it
+// is met first.
+const keepSQL = `
+WITH fresh AS (
+  INSERT INTO listed (run, object) SELECT $1, hashtextextended(d.id, 0) FROM unnest($5::text[]) AS d(id) ON CONFLICT DO NOTHING RETURNING object
+), odd AS (
+  SELECT d.id, d.kind, d.hand, f.object IS NOT NULL AS counted FROM unnest($6::text[], $7::text[], $8::bool[]) AS d(id, kind, hand) LEFT JOIN fresh f ON f.object = hashtextextended(d.id, 0)
+), n AS (
+  SELECT count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind') AS behind, count(*) FILTER (WHERE kind = 'ahead') AS ahead,
+    count(*) FILTER (WHERE kind = 'different') AS different FROM odd WHERE counted
+)
+UPDATE sweeps s SET phase = $3, cursor = $4, updated_at = clock_now(), checked = s.checked + (SELECT count(*) FROM fresh),
+  missing = s.missing + n.missing, behind = s.behind + n.behind, ahead = s.ahead + n.ahead, different = s.different + n.different,
+  hand = (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.id, 'kind', o.kind, 'counted', o.counted)), '[]') FROM odd o WHERE o.hand)
+FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+
+// keep moves the sweep on to a place, with what it has met on the way there.
+func (s *sweep) keep(ctx context.Context, to *place, items []*item) error {
+	met := make([]string, len(to.met))
+	for i, it := range to.met {
+		met[i] = it.id
+	}
+	var ids, kinds []string
+	var hand []bool
+	for _, it := range items {
+		if it.kind != equal {
+			ids, kinds, hand = append(ids, it.id), append(kinds, string(it.kind)), append(hand, it.kind.wrong() && !s.order.DryRun)
+		}
+	}
+	wrong := choose(items, func(it *item) bool { return it.kind.wrong() })
+	return s.detailed(ctx, wrong, func(ctx context.Context, tx pgx.Tx) error {
+		if err := s.scan(tx.QueryRow(ctx, keepSQL, s.hold.Run.Run, s.objectType, to.phase, to.cursor, met, ids, kinds, hand)); err != nil {
+			return err
+		}
+		counted := map[string]bool{}
+		for _, h := range s.hand {
+			counted[h.ID] = h.Counted
+		}
+		for _, it := range wrong {
+			it.counted = counted[it.id]
+		}
+		return s.keepGhosts(ctx, tx, to.gone)
+	})
+}
+
+// mendedSQL empties the hand. $5 to $8 are what became of each object, for those whose difference is kept.
+const mendedSQL = `
+WITH told AS (
+  UPDATE drifts d SET event_id = nullif(u.event, 0), result = u.result, reason = u.reason FROM unnest($5::text[], $6::bigint[], $7::text[], $8::text[]) AS u(id, event, result, reason)
+  WHERE d.run = $1 AND d.object_type = $2 AND d.object_id = u.id
+)
+UPDATE sweeps s SET hand = '[]', mended = s.mended + $3, remaining = s.remaining + $4, updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2
+RETURNING ` + progressColumns
+
+// outcome is what became of an object that was to be mended.
+type outcome struct {
+	id    string
+	event int64
+	// left says why it is not mended, "" where it is.
+	left string
+	// counted: the object was counted with its kind.
+	counted bool
+}
+
+// mended keeps what became of the objects in hand. An object that is left though it was not counted is one that was right when it was met first; it counts, since nothing is proven with it.
+func (s *sweep) mended(ctx context.Context, all []outcome) error {
+	t := told(all)
+	return s.change(ctx, "keep what was mended", func(ctx context.Context, tx pgx.Tx) error {
+		return s.scan(tx.QueryRow(ctx, mendedSQL, s.hold.Run.Run, s.objectType, t.mended, t.left, t.ids, t.events, t.results, t.reasons))
+	})
+}
+
+// outcomes are what became of some objects, column by column, and how many are mended and left.
+type outcomes struct {
+	ids, results, reasons []string
+	events                []int64
+	mended, left          int64
+}
+
+func told(all []outcome) (t outcomes) {
+	for _, o := range all {
+		result := "mended"
+		switch {
+		case o.left != "":
+			t.left++
+			result = "left"
+		case o.counted:
+			t.mended++
+		}
+		t.ids, t.events, t.results, t.reasons = append(t.ids, o.id), append(t.events, o.event), append(t.results, result), append(t.reasons, o.left)
+	}
+	return t
+}
+
+const renewSweepSQL = `UPDATE sweeps s SET cursor = '', restarts = s.restarts + 1, updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+
+// renew lets the list begin again.
+func (s *sweep) renew(ctx context.Context) error {
+	return s.change(ctx, "begin a list again", func(ctx context.Context, tx pgx.Tx) error {
+		return s.scan(tx.QueryRow(ctx, renewSweepSQL, s.hold.Run.Run, s.objectType))
+	})
+}
+
+const (
+	doneSweepSQL = `UPDATE sweeps s SET phase = 'done', cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+
+	unlistSQL = `DELETE FROM listed WHERE run = $1`
+
+	// provenTypeSQL joins what is proven with what was; what lies between two times that do not touch is not proven, and the earlier stays.
+	provenTypeSQL = `
+INSERT INTO watermarks AS m (source, account, what, since, until, run, at) VALUES ($1, $2, $3, $4, $5, $6, clock_now())
+ON CONFLICT (source, account, what) DO UPDATE SET since = least(m.since, excluded.since), until = greatest(m.until, excluded.until), run = excluded.run, at = excluded.at
+WHERE excluded.since <= m.until AND excluded.until >= m.since`
+)
+
+// finish ends the sweep of the type and raises its watermark, unless something is left.
+func (s *sweep) finish(ctx context.Context) error {
+	return s.change(ctx, "end the sweep of a type", func(ctx context.Context, tx pgx.Tx) error {
+		if err := s.scan(tx.QueryRow(ctx, doneSweepSQL, s.hold.Run.Run, s.objectType)); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, unlistSQL, s.hold.Run.Run); err != nil {
+			return err
+		}
+		until := s.began
+		if !s.upTo.IsZero() && s.upTo.Before(until) {
+			until = s.upTo
+		}
+		since := epoch
+		if !s.whole() {
+			since = s.from
+		}
+		if s.order.DryRun || s.Left > 0 || !since.Before(until) {
+			return nil
+		}
+		_, err := tx.Exec(ctx, provenTypeSQL, s.order.Source, s.order.Account, typeMark(s.objectType), since, until, s.hold.Run.Run)
+		return err
+	})
+}
+
+// key is an object of the sweep.
+func (s *sweep) key(id string) versioning.Key {
+	return versioning.Key{Source: s.order.Source, Account: s.order.Account, Type: s.objectType, ID: id}
+}

@@ -1,0 +1,93 @@
+package reconcile_test
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// owned are histories whose objects have a version of their own, unowned those that have none.
+var (
+	owned   = sim.Options{Objects: 40, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 2_000_000, Own: true, Deletes: 10}
+	unowned = sim.Options{Objects: 40, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 2_000_000, Deletes: 10}
+)
+
+// sweep asks for all objects and returns the run, which must be done.
+func (b *world) sweep(t *testing.T, o reconcile.Order) *runs.Run {
+	t.Helper()
+	o.What = reconcile.Objects
+	r := b.ask(t, o)
+	if r.Status != runs.Done {
+		t.Fatalf("the run is %s: %s", r.Status, r.Detail)
+	}
+	return r
+}
+
+// counted compares the counts of a run that are not 0.
+func counted(t *testing.T, r *runs.Run, want map[string]int64) {
+	t.Helper()
+	got := maps.Clone(r.Counts)
+	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("counts (-want +got): %s", diff)
+	}
+}
+
+// proven is until when the type is proven.
+func (b *world) proven(t *testing.T) time.Time {
+	t.Helper()
+	_, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", "type thing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return until
+}
+
+// Whatever webhooks have lost and whatever the lists say, the mirror is the provider's after a sweep, and a second one finds nothing.
+func TestSweptMirrorIsTheProviders(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]sim.Options{"own versions": owned, "no versions": unowned} {
+		for _, version := range []string{"", sim.Named, sim.Numbered, sim.ByChange} {
+			if version == sim.Numbered {
+				if !o.Own {
+					continue
+				}
+				o.Unit = 1 // two states of one version cannot be told apart by it
+			}
+			t.Run(name+" "+version, func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(2) {
+					b := newWorld(t, 100+seed, o)
+					b.api.version = version
+					b.deliver(t, some(b.api.h.Events, 50, seed))
+					if len(b.wrong(t)) == 0 {
+						t.Fatal("nothing is wrong before")
+					}
+					b.Carry(t, "one", 1, b.jobs())
+					first := b.sweep(t, reconcile.Order{})
+					for _, w := range b.wrong(t) {
+						t.Error(w)
+					}
+					c := first.Counts
+					if odd := c[reconcile.Missing] + c[reconcile.Behind] + c[reconcile.Different] + c[reconcile.Ghosts]; odd == 0 || c[reconcile.Mended] != odd || c[reconcile.Left] != 0 {
+						t.Errorf("counts %v", c)
+					}
+					if c[reconcile.Equal]+c[reconcile.Missing]+c[reconcile.Behind]+c[reconcile.Ahead]+c[reconcile.Different]+c[reconcile.Ghosts] != c[reconcile.Seen] {
+						t.Errorf("the kinds do not sum up: %v", c)
+					}
+					if want := b.api.now.Add(-time.Millisecond); !b.proven(t).Equal(want) {
+						t.Errorf("proven until %s, want %s", b.proven(t), want)
+					}
+					again := b.sweep(t, reconcile.Order{Full: true})
+					counted(t, again, map[string]int64{reconcile.Seen: c[reconcile.Seen] - c[reconcile.Ghosts], reconcile.Equal: c[reconcile.Seen] - c[reconcile.Ghosts]})
+				}
+			})
+		}
+	}
+}
