@@ -677,12 +677,15 @@ CREATE TABLE postern.ghosts (
     run bigint NOT NULL,
     object_id text NOT NULL,
     date timestamp with time zone NOT NULL,
-    elapsed_us bigint NOT NULL
+    elapsed_us bigint NOT NULL,
+    body bytea
 );
 
 ALTER TABLE postern.ghosts OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.ghosts IS 'objects of the type in hand that the provider has said to be missing, and when; they go when their tombstones are in the log';
+
+COMMENT ON COLUMN postern.ghosts.body IS 'what it has answered in their place; null where nothing';
 
 CREATE TABLE postern.hints (
     source integer NOT NULL,

@@ -200,7 +200,10 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 			return "", err
 		}
 	}
-	err := w.refused(ctx)
+	err := w.differences(ctx)
+	if err == nil {
+		err = w.refused(ctx)
+	}
 	if err == nil && w.first { // what a person released before it was looked for among the refused is in the log now, above the first bound
 		err = w.bound(ctx, w.hold.Extend)
 	}
@@ -338,7 +341,11 @@ func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejecti
 	var events, rows, conflicts, refused int64
 	err = postgres.InTx(ctx, w.Pool, "redact", redactWithin, func(ctx context.Context, tx pgx.Tx) error {
 		return with(ctx, tx, func() error {
-			return tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+			err := tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
+			if err != nil {
+				return err
+			}
+			return dropDrifts(ctx, tx, k, ids)
 		})
 	})
 	if err != nil {

@@ -41,6 +41,10 @@ func world(t *testing.T, b *testBundle) (ids []int64) {
 	failed := b.event(t, "unread", 1, email)
 	b.exec(t, `UPDATE outcomes SET status = 'failed', due = now(), reason = $2 WHERE event_id = $1`, failed, "cannot read "+email)
 	b.exec(t, `DELETE FROM objects WHERE object_id = 'unread'`)
+	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at) OVERRIDING SYSTEM VALUE
+		VALUES (9000, 'reconcile', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
+	b.exec(t, `INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason) SELECT 9000, $1, '', 'thing', o, 'behind',
+		jsonb_build_array(jsonb_build_object('path', 'state.customer.email', 'before', NULL, 'after', $2::text)), $2 FROM unnest(ARRAY['hers', 'told by the API alone']) AS o`, b.source, email)
 	return slices.Concat(ids, whole, waits, []int64{tie, failed})
 }
 
@@ -49,7 +53,7 @@ func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ids := world(t, b)
-	for _, table := range []string{"bases", "event_conflicts", "objects", "outcomes", "rejections", "staged"} {
+	for _, table := range []string{"bases", "drifts", "event_conflicts", "objects", "outcomes", "rejections", "staged"} {
 		if !slices.Contains(b.holding(t, email), table) {
 			t.Fatalf("the world has nothing in %s: %v", table, b.holding(t, email))
 		}
@@ -73,6 +77,9 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, b.rows(t, others)); diff != "" {
 		t.Errorf("of others: %s", diff)
+	}
+	if diff := cmp.Diff([]string{"told by the API alone, 1 more"}, b.rows(t, `SELECT object_id || ', ' || more || ' more' FROM drifts`)); diff != "" {
+		t.Errorf("differences: %s", diff)
 	}
 	if b.state(t, "hers") != "nothing" || b.state(t, "tied") != "tied@else.org" || b.state(t, "other") != "somebody@else.org" {
 		t.Errorf("hers %s, tied %s", b.state(t, "hers"), b.state(t, "tied"))

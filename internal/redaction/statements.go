@@ -2,7 +2,7 @@ package redaction
 
 // Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
 func Statements() []string {
-	all := []string{rejectionsSQL, conflictsSQL, redactConflictsSQL, copiesSQL, redactSQL, endSQL, doneSQL, besideSQL, openSQL, goneSQL, newerSQL, siblingsSQL, unansweredSQL, lockRunSQL, ofObjectSQL, atDoorSQL, previewSQL,
+	all := []string{rejectionsSQL, conflictsSQL, redactConflictsSQL, dropDriftsSQL, clearDriftsSQL, copiesSQL, redactSQL, endSQL, doneSQL, besideSQL, openSQL, goneSQL, newerSQL, siblingsSQL, unansweredSQL, lockRunSQL, ofObjectSQL, atDoorSQL, previewSQL,
 		pendingSQL, heldSQL, providerOfSQL, askedSQL, answeredToSQL, answeredUpToSQL, auditSQL}
 	for _, table := range tables() {
 		all = append(all, in(table, objectsSQL), in(table, coveredSQL), in(table, besideCoveredSQL))
