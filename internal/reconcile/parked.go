@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -48,7 +49,8 @@ func (h *hinted) wake(ctx context.Context) error {
 		var accounts, types, ids []string
 		_, err = pgx.ForEachRow(rows, []any{&from.Account, &from.Type, &from.ID}, func() error {
 			n++
-			if _, ok := h.source.Reader.Fetch(h.source.Config, h.source.API, from.Account, from.Type, from.ID); ok {
+			_, ok := h.source.Reader.Fetch(h.source.Config, h.source.API, from.Account, from.Type, from.ID)
+			if _, tries := h.source.Reader.(provider.Locator); ok || tries { // what is known of it tells, which may be more by now
 				accounts, types, ids = append(accounts, from.Account), append(types, from.Type), append(ids, from.ID)
 			}
 			return nil
