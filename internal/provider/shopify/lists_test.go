@@ -3,6 +3,7 @@ package shopify_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // faked are the types that the fake shop has.
-var faked = []string{"customer", "fulfillment", "inventory_item", "inventory_level", "location", "order", "product"}
+var faked = []string{"collection", "customer", "draft_order", "fulfillment", "inventory_item", "inventory_level", "location", "order", "product", "theme"}
 
 // walked reads all pages of a list: the versions of the objects by their ids, 0 for one whose list tells its body.
 func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, until time.Time) map[string]int64 {
@@ -81,10 +82,13 @@ func versions(t *testing.T, fake *shopifyfake.Fake, objectType string, since tim
 func TestLists(t *testing.T) {
 	t.Parallel()
 	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 3, Page: 3, Objects: 12})
-	fake.Live(400)
+	fake.Live(700)
 	middle := fake.Now().Truncate(time.Second)
 	src, api := apiOf(t, fake)
 	lists := shopify.Shopify{}.Lists(src, api, shopifyfake.Shop)
+	if diff := cmp.Diff(faked, slices.Sorted(maps.Keys(lists))); diff != "" {
+		t.Errorf("the types that are listed, and those that the fake shop has: %s", diff)
+	}
 	for _, objectType := range faked {
 		want := versions(t, fake, objectType, time.Time{})
 		if diff := cmp.Diff(want, walked(t, fake, objectType, time.Time{}, time.Time{})); diff != "" || len(want) < 2 {

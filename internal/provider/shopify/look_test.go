@@ -32,7 +32,7 @@ func read(t *testing.T, fake *shopifyfake.Fake, objectType, id string) (provider
 func TestLooks(t *testing.T) {
 	t.Parallel()
 	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 4})
-	fake.Live(400)
+	fake.Live(700)
 	seen := map[string]int{}
 	for _, o := range fake.Truth() {
 		v, body := read(t, fake, o.Type, o.ID)
@@ -44,7 +44,7 @@ func TestLooks(t *testing.T) {
 		}
 		seen[o.Type]++
 		look := snapshot(t, o.Type, o.ID, body)
-		topic := strings.Replace(o.Type+"s", "order", "order", 1) + "/update"
+		topic := o.Type + "s/update"
 		if o.Type == "order" {
 			topic = "orders/updated"
 		}

@@ -111,7 +111,7 @@ func (c *call) root(fields []selection) (tree, error) {
 		default:
 			k := listed[s.name]
 			if err = c.mayGraph(k); err == nil {
-				out[s.alias], err = c.connection(s, c.visible(k, c.listTime(s)))
+				out[s.alias], err = c.connection(s, slices.DeleteFunc(c.visible(k, c.listTime(s)), func(o shown) bool { return leftOut(s, o) }))
 			}
 		}
 		if err != nil {
@@ -121,14 +121,19 @@ func (c *call) root(fields []selection) (tree, error) {
 	return out, nil
 }
 
-var listed = map[string]*kind{"customers": kindOf("customer"), "inventoryItems": kindOf("inventory_item"), "locations": kindOf("location"), "orders": kindOf("order"),
-	"products": kindOf("product")}
+// leftOut tells what a list leaves out unless it is asked for.
+func leftOut(s selection, o shown) bool {
+	return o.object.kind.name == "location" && s.args["includeInactive"] != "true" && strings.Contains(string(o.body), `"active":false`)
+}
+
+var listed = map[string]*kind{"collections": kindOf("collection"), "customers": kindOf("customer"), "draftOrders": kindOf("draft_order"), "inventoryItems": kindOf("inventory_item"),
+	"locations": kindOf("location"), "orders": kindOf("order"), "products": kindOf("product"), "themes": kindOf("theme")}
 
 func (c *call) scopes() []any {
 	out := []any{}
-	for _, k := range append([]string{"read_all_orders"}, scopes()...) {
-		if c.may(k) {
-			out = append(out, tree{"handle": k})
+	for _, name := range append([]string{"read_all_orders"}, scopes()...) {
+		if c.may(name) {
+			out = append(out, tree{"handle": name})
 		}
 	}
 	return out

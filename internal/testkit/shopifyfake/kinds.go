@@ -35,6 +35,15 @@ var kinds = []*kind{
 	{name: "customer", plural: "customers", gid: "Customer", scope: "read_customers", create: "customers/create", change: "customers/update", remove: "customers/delete",
 		leftovers: tree{"tax_exemptions": []any{}},
 		fields:    func(n int) tree { return tree{"state": "enabled", "tax_exempt": false, "note": note(n)} }},
+	{name: "draft_order", plural: "draft_orders", gid: "DraftOrder", scope: "read_draft_orders", create: "draft_orders/create", change: "draft_orders/update", remove: "draft_orders/delete",
+		fields: func(n int) tree {
+			return tree{"line_items": []any{}, "note_attributes": []any{}, "tax_exempt": false, "note": note(n)}
+		}},
+	{name: "collection", plural: "collections", gid: "Collection", scope: "read_products", create: "collections/create", change: "collections/update", remove: "collections/delete",
+		leftovers: tree{"published_scope": nil},
+		fields:    func(n int) tree { return tree{"handle": "tea", "sort_order": "manual", "title": note(n)} }},
+	{name: "theme", plural: "themes", gid: "OnlineStoreTheme", scope: "read_themes", create: "themes/create", change: "themes/update", remove: "themes/delete",
+		fields: func(n int) tree { return tree{"role": "unpublished", "name": note(n)} }},
 	{name: "inventory_item", plural: "inventory_items", gid: "InventoryItem", scope: "read_inventory", create: "inventory_items/create", change: "inventory_items/update",
 		remove: "inventory_items/delete",
 		fields: func(n int) tree {

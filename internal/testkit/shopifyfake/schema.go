@@ -25,35 +25,43 @@ func with(args map[string]string, more ...string) map[string]string {
 	return out
 }
 
-// schema is the part of Shopify's that this shop answers. Types that are not in it are scalars and enumerations.
+// schema is the part of Shopify's that this shop answers, of the version above. Types that are not in it are scalars and enumerations.
 var schema = map[string]map[string]field{
 	"QueryRoot": {
+		"collections":            {of: "CollectionConnection", args: with(paged, "sortKey", "CollectionSortKeys")},
 		"currentAppInstallation": {of: "AppInstallation"},
 		"customers":              {of: "CustomerConnection", args: with(paged, "sortKey", "CustomerSortKeys")},
+		"draftOrders":            {of: "DraftOrderConnection", args: with(paged, "sortKey", "DraftOrderSortKeys")},
 		"fulfillment":            {of: "Fulfillment", args: map[string]string{"id": "ID!"}},
 		"inventoryItems":         {of: "InventoryItemConnection", args: paged},
 		"locations":              {of: "LocationConnection", args: with(paged, "sortKey", "LocationSortKeys", "includeInactive", "Boolean", "includeLegacy", "Boolean")},
 		"orders":                 {of: "OrderConnection", args: with(paged, "sortKey", "OrderSortKeys")},
 		"products":               {of: "ProductConnection", args: with(paged, "sortKey", "ProductSortKeys")},
+		"themes":                 {of: "OnlineStoreThemeConnection", args: map[string]string{"first": "Int", "after": "String"}},
 	},
-	"AppInstallation": {"accessScopes": {of: "AccessScope"}},
-	"AccessScope":     {"handle": {}},
-	"Fulfillment":     {"order": {of: "Order"}},
-	"InventoryLevel":  {"updatedAt": {}, "item": {of: "InventoryItem"}},
-	"Location":        {"id": {}, "updatedAt": {}, "legacyResourceId": {}, "inventoryLevels": {of: "InventoryLevelConnection", args: with(paged, "includeInactive", "Boolean")}},
-	"PageInfo":        {"hasNextPage": {}, "endCursor": {}},
-	"Order":           {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
-	"Product":         {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
-	"Customer":        {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
-	"InventoryItem":   {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
+	"AppInstallation":  {"accessScopes": {of: "AccessScope"}},
+	"AccessScope":      {"handle": {}},
+	"Fulfillment":      {"order": {of: "Order"}},
+	"InventoryLevel":   {"updatedAt": {}, "item": {of: "InventoryItem"}},
+	"Location":         {"id": {}, "updatedAt": {}, "legacyResourceId": {}, "inventoryLevels": {of: "InventoryLevelConnection", args: with(paged, "includeInactive", "Boolean")}},
+	"OnlineStoreTheme": {"id": {}, "updatedAt": {}},
+	"PageInfo":         {"hasNextPage": {}, "endCursor": {}},
+	"Order":            {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
+	"Product":          {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
+	"Customer":         {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
+	"Collection":       {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
+	"DraftOrder":       {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
+	"InventoryItem":    {"id": {}, "updatedAt": {}, "legacyResourceId": {}},
 }
 
 var enums = map[string][]string{
-	"CustomerSortKeys": {"ID", "UPDATED_AT"},
-	"LocationSortKeys": {"ID", "NAME"},
-	"OrderSortKeys":    {"ID", "PROCESSED_AT", "UPDATED_AT"},
-	"ProductSortKeys":  {"ID", "UPDATED_AT"},
-	"Boolean":          {"true", "false"},
+	"CollectionSortKeys": {"ID", "RELEVANCE", "TITLE", "UPDATED_AT"},
+	"DraftOrderSortKeys": {"CUSTOMER_NAME", "ID", "NUMBER", "RELEVANCE", "STATUS", "TOTAL_PRICE", "UPDATED_AT"},
+	"CustomerSortKeys":   {"ID", "UPDATED_AT"},
+	"LocationSortKeys":   {"ID", "NAME"},
+	"OrderSortKeys":      {"ID", "PROCESSED_AT", "UPDATED_AT"},
+	"ProductSortKeys":    {"ID", "UPDATED_AT"},
+	"Boolean":            {"true", "false"},
 }
 
 // check holds a query against the schema.
