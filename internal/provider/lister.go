@@ -18,7 +18,8 @@ type Listed struct {
 	ObjectID string
 	// Body is the object in the shape that Fetch is answered with, so that Snapshot reads it; nil where the list does not tell as much.
 	Body []byte
-	// At is the object's own version as in Observation, with HasAt, where there is no Body: an object that is kept with another one is fetched. Without either each one is.
+	// At is the object's own version as in Observation, with HasAt: an object that is kept is held against that alone, whatever its Body, and one that is not, or that is older, is
+	// taken from the Body or fetched. Without either each one is fetched.
 	At    int64
 	HasAt bool
 }

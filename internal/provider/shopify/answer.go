@@ -71,8 +71,6 @@ func (Shopify) Answer(status int, header http.Header, body []byte) provider.Verd
 		v.Detail = lacking(string(r.Errors), "answered 403")
 	case status == http.StatusUnauthorized:
 		v.Detail = "answered 401: the access token is not of this shop, or the app was uninstalled: set the source's api.key to the token of the app as it is installed now"
-	case status == http.StatusBadRequest && strings.Contains(string(r.Errors), "page_info"):
-		return provider.Verdict{Kind: provider.Expired, Detail: "answered 400: the place in the list (page_info) is no longer known"}
 	}
 	return v
 }

@@ -137,7 +137,7 @@ func TestAnswer(t *testing.T) {
 		{200, http.Header{"X-Shopify-Shop-Api-Call-Limit": {"20/40"}}, `{"order":{}}`, provider.Found, 0, ""},
 		{200, http.Header{"X-Shopify-Shop-Api-Call-Limit": {"32/40"}}, `{"order":{}}`, provider.Found, 6 * time.Second, ""},
 		{200, http.Header{"X-Shopify-Shop-Api-Call-Limit": {"NaN/Inf"}}, `{"order":{}}`, provider.Found, 0, ""},
-		{400, nil, `{"errors":{"page_info":"Invalid value."}}`, provider.Expired, 0, "page_info"},
+		{400, nil, `{"errors":{"order":"Required parameter missing or invalid"}}`, provider.Trouble, 0, "400"},
 		{401, nil, `{"errors":"[API] Invalid API key or access token"}`, provider.Refused, time.Minute, "access token"},
 		{402, nil, `{"errors":"Unavailable Shop"}`, provider.Refused, time.Minute, "frozen"},
 		{403, nil, `{"errors":"[API] This action requires merchant approval for read_customers scope."}`, provider.Refused, 0, "read_customers"},

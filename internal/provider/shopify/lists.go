@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -89,14 +87,13 @@ const levelsQuery = `query($location: String, $first: Int!, $after: String, $que
   }
 }`
 
-// ListObjects asks GraphQL for ids and versions; of fulfillments, which it lists nowhere by themselves, REST for the orders that hold them.
+// ListObjects asks GraphQL for ids and versions of what changed, and REST for whole objects where all are asked for and it has such a list.
 func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objectType string, since, until time.Time, cursor string) provider.Call {
-	c := connections[objectType]
-	if objectType == fulfillments {
-		return listFulfillments(api, account, since, until, cursor)
+	changed := !since.IsZero() || !until.IsZero()
+	if byREST(objectType, changed) {
+		return resources[objectType].list(api, account, since, until, cursor)
 	}
 	variables := map[string]any{"first": listPage}
-	changed := !since.IsZero() || !until.IsZero()
 	if changed {
 		variables["query"] = between(since, until)
 	}
@@ -107,7 +104,7 @@ func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objec
 		return ask(api, account, levelsQuery, variables)
 	}
 	set(variables, "after", cursor)
-	return ask(api, account, c.query(changed), variables)
+	return ask(api, account, connections[objectType].query(changed), variables)
 }
 
 func set(variables map[string]any, name, value string) {
@@ -122,22 +119,6 @@ func between(since, until time.Time) string {
 }
 
 func seconds(t time.Time) string { return t.UTC().Truncate(time.Second).Format(time.RFC3339) }
-
-// listFulfillments lists orders. A page of them has a cursor in its header, which stands for all that was asked for but the size and the fields.
-func listFulfillments(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
-	query := url.Values{"limit": {strconv.Itoa(listPage)}, "fields": {"id,fulfillments"}}
-	switch {
-	case cursor != "":
-		query.Set("page_info", cursor)
-	case !since.IsZero() || !until.IsZero():
-		query.Set("updated_at_min", seconds(since))
-		query.Set("updated_at_max", seconds(until))
-		query.Set("status", "any")
-	default:
-		query.Set("status", "any") // else the closed and cancelled ones are left out
-	}
-	return provider.Call{Account: account, Path: apiPath(api) + "orders.json", Query: query}
-}
 
 // nodes is a page of a connection.
 type nodes struct {
@@ -156,18 +137,22 @@ type pageInfo struct {
 	End  string `json:"endCursor"`
 }
 
-// ObjectPage splits a page.
-func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cursor string, header http.Header, body []byte) ([]provider.Listed, string, error) {
+// ObjectPage splits a page, of either API: what it holds says of which.
+func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cursor string, _ http.Header, body []byte) ([]provider.Listed, string, error) {
+	var in map[string]json.RawMessage
 	var page []provider.Listed
 	var next string
-	var err error
-	switch objectType {
-	case fulfillments:
-		page, next, err = fulfillmentPage(header, body)
-	case levels:
-		page, next, err = levelPage(cursor, body)
+	err := json.Unmarshal(body, &in)
+	r := resources[objectType]
+	list, byREST := in[r.plural]
+	switch {
+	case err != nil:
+	case byREST && r.plural != "":
+		page, next, err = r.page(cursor, list)
+	case objectType == levels:
+		page, next, err = levelPage(cursor, in["data"])
 	default:
-		page, next, err = connectionPage(body)
+		page, next, err = connectionPage(in["data"])
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read page of objects of type %s: %w", objectType, err)
@@ -175,30 +160,30 @@ func (Shopify) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cu
 	return page, next, nil
 }
 
-func connectionPage(body []byte) ([]provider.Listed, string, error) {
+func connectionPage(data []byte) ([]provider.Listed, string, error) {
 	var in struct {
-		Data struct {
-			Page *nodes `json:"page"`
-		} `json:"data"`
+		Page *nodes `json:"page"`
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, "", err
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &in); err != nil {
+			return nil, "", err
+		}
 	}
-	if in.Data.Page == nil || in.Data.Page.Info.More && in.Data.Page.Info.End == "" {
+	if in.Page == nil || in.Page.Info.More && in.Page.Info.End == "" {
 		return nil, "", errors.New("the answer is no list, or one that goes on and does not say where")
 	}
 	var page []provider.Listed
-	for _, n := range in.Data.Page.Nodes {
+	for _, n := range in.Page.Nodes {
 		one, err := listed(gidNumber(n.ID), n.UpdatedAt)
 		if err != nil {
 			return nil, "", err
 		}
 		page = append(page, one)
 	}
-	if !in.Data.Page.Info.More {
+	if !in.Page.Info.More {
 		return page, "", nil
 	}
-	return page, in.Data.Page.Info.End, nil
+	return page, in.Page.Info.End, nil
 }
 
 // listed is an object that a list tells the version of.
@@ -210,27 +195,27 @@ func listed(id string, updated time.Time) (provider.Listed, error) {
 }
 
 // levelPage splits a page of the levels of one location. The cursor is the one behind the location before ("" is the first), a space, and the one of the levels.
-func levelPage(cursor string, body []byte) ([]provider.Listed, string, error) {
+func levelPage(cursor string, data []byte) ([]provider.Listed, string, error) {
 	var in struct {
-		Data struct {
-			Locations *struct {
-				Nodes []struct {
-					ID   string `json:"legacyResourceId"`
-					Page nodes  `json:"page"`
-				} `json:"nodes"`
-				Info pageInfo `json:"pageInfo"`
-			} `json:"locations"`
-		} `json:"data"`
+		Locations *struct {
+			Nodes []struct {
+				ID   string `json:"legacyResourceId"`
+				Page nodes  `json:"page"`
+			} `json:"nodes"`
+			Info pageInfo `json:"pageInfo"`
+		} `json:"locations"`
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, "", err
+	if len(data) > 0 {
+		if err := json.Unmarshal(data, &in); err != nil {
+			return nil, "", err
+		}
 	}
-	if in.Data.Locations == nil {
+	if in.Locations == nil {
 		return nil, "", errors.New("the answer is no list")
 	}
 	var page []provider.Listed
 	before, _, _ := strings.Cut(cursor, " ")
-	for _, l := range in.Data.Locations.Nodes {
+	for _, l := range in.Locations.Nodes {
 		for _, n := range l.Page.Nodes {
 			one, err := listed(n.Item.ID+":"+l.ID, n.UpdatedAt)
 			if err != nil {
@@ -242,53 +227,8 @@ func levelPage(cursor string, body []byte) ([]provider.Listed, string, error) {
 			return page, before + " " + l.Page.Info.End, nil
 		}
 	}
-	if in.Data.Locations.Info.More {
-		return page, in.Data.Locations.Info.End, nil
+	if in.Locations.Info.More {
+		return page, in.Locations.Info.End, nil
 	}
 	return page, "", nil
-}
-
-// fulfillmentPage takes the fulfillments out of orders, each as REST answers one by itself.
-func fulfillmentPage(header http.Header, body []byte) ([]provider.Listed, string, error) {
-	var in struct {
-		Orders *[]struct {
-			Fulfillments []json.RawMessage `json:"fulfillments"`
-		} `json:"orders"`
-	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, "", err
-	}
-	if in.Orders == nil {
-		return nil, "", errors.New("the answer is no list of orders")
-	}
-	var page []provider.Listed
-	for _, o := range *in.Orders {
-		for _, raw := range o.Fulfillments {
-			var f struct {
-				ID json.Number `json:"id"`
-			}
-			if err := json.Unmarshal(raw, &f); err != nil || digits(f.ID.String()) == "" {
-				return nil, "", errors.New("a fulfillment has no id that can be read")
-			}
-			page = append(page, provider.Listed{ObjectID: f.ID.String(), Body: fmt.Appendf(nil, `{"fulfillment":%s}`, raw)})
-		}
-	}
-	return page, nextPage(header), nil
-}
-
-// nextPage is the cursor of the page that follows, "" where none does: <https://...?page_info=...>; rel="next".
-func nextPage(header http.Header) string {
-	for _, line := range header.Values("Link") {
-		for link := range strings.SplitSeq(line, ",") {
-			address, rel, _ := strings.Cut(link, ";")
-			if !strings.Contains(rel, `rel="next"`) {
-				continue
-			}
-			u, err := url.Parse(strings.Trim(strings.TrimSpace(address), "<>"))
-			if err == nil {
-				return u.Query().Get("page_info")
-			}
-		}
-	}
-	return ""
 }

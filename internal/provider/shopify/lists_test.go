@@ -17,7 +17,10 @@ import (
 // faked are the types that the fake shop has.
 var faked = []string{"collection", "customer", "draft_order", "fulfillment", "inventory_item", "inventory_level", "location", "order", "product", "theme"}
 
-// walked reads all pages of a list: the versions of the objects by their ids, 0 for one whose list tells its body.
+// wholly are those whose objects a list of all tells whole.
+var wholly = map[string]bool{"customer": true, "order": true, "product": true}
+
+// walked reads all pages of a list: the versions of the objects by their ids.
 func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, until time.Time) map[string]int64 {
 	t.Helper()
 	src, api := apiOf(t, fake)
@@ -36,11 +39,14 @@ func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, unti
 				t.Fatalf("%s %s is listed twice", objectType, one.ObjectID)
 			}
 			out[one.ObjectID] = one.At
-			if one.HasAt == (one.Body != nil) {
-				t.Fatalf("%s %s: neither a version nor a body, or both: %+v", objectType, one.ObjectID, one)
+			if !one.HasAt {
+				t.Fatalf("%s %s is listed without its version", objectType, one.ObjectID)
 			}
-			if one.Body != nil {
-				out[one.ObjectID] = snapshot(t, objectType, one.ObjectID, one.Body).At
+			if whole := since.IsZero() && wholly[objectType] || objectType == "fulfillment"; whole != (one.Body != nil) {
+				t.Fatalf("%s %s from %s: listed with %q", objectType, one.ObjectID, since, one.Body)
+			}
+			if one.Body != nil && snapshot(t, objectType, one.ObjectID, one.Body).At != one.At {
+				t.Fatalf("%s %s is listed as of %d: %s", objectType, one.ObjectID, one.At, one.Body)
 			}
 		}
 		if next == "" {
@@ -153,7 +159,13 @@ func TestExpiredCursor(t *testing.T) {
 	fake.Live(300)
 	src, api := apiOf(t, fake)
 	for _, objectType := range faked {
+		if objectType == "fulfillment" {
+			continue // its cursor is an id, which is never forgotten
+		}
 		list := func(cursor string) provider.Call {
+			if wholly[objectType] {
+				return shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, time.Unix(1, 0), fake.Now(), cursor)
+			}
 			return shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, time.Time{}, time.Time{}, cursor)
 		}
 		_, header, body := answered(t, api, list(""))
@@ -173,7 +185,8 @@ func TestPagesThatAreNone(t *testing.T) {
 	for _, objectType := range faked {
 		for _, body := range []string{``, `{}`, `{"data":{}}`, `{"data":{"page":null,"locations":null}}`, `[]`, `{"orders":null}`,
 			`{"data":{"page":{"nodes":[],"pageInfo":{"hasNextPage":true}}}}`, `{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/x","updatedAt":"2026-01-01T00:00:00Z"}]}}}`,
-			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/7"}]}}}`} {
+			`{"data":{"page":{"nodes":[{"id":"gid://shopify/Order/7"}]}}}`, `{"orders":[{"id":7,"updated_at":"2026-01-01T00:00:00Z","fulfillments":[{}]},{"id":6}]}`, `{"products":[{"id":7}]}`,
+			`{"customers":[{"id":8,"updated_at":"2026-01-01T00:00:00Z"},{"id":7,"updated_at":"2026-01-01T00:00:00Z"}]}`} {
 			if page, next, err := (shopify.Shopify{}).ObjectPage(nil, nil, "", objectType, "", nil, []byte(body)); err == nil {
 				t.Errorf("%s: %s is a page of %d, followed by %q", objectType, body, len(page), next)
 			}

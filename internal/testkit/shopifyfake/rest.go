@@ -1,9 +1,7 @@
 package shopifyfake
 
 import (
-	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,14 +12,18 @@ import (
 
 var notFound = answer{status: http.StatusNotFound, body: []byte(`{"errors":"Not Found"}`)}
 
-// rest answers GET of one object, and of the orders that fulfillments are listed with.
+// rest answers GET of one object, and of lists.
 func (c *call) rest(r *http.Request, path []string) answer {
 	query := r.URL.Query()
 	switch {
-	case len(path) == 1 && path[0] == "orders.json":
-		return c.orders(r, query)
 	case len(path) == 1 && path[0] == "inventory_levels.json":
 		return c.level(query)
+	case len(path) == 1:
+		for _, name := range []string{"customer", "order", "product"} {
+			if k := kindOf(name); path[0] == k.plural+".json" {
+				return c.list(k, query)
+			}
+		}
 	case len(query) > 0:
 		return answer{status: http.StatusBadRequest, body: []byte(`{"errors":"unknown parameter"}`)} // Shopify lets it pass: here it is a mistake
 	case len(path) == 4 && path[0] == "orders" && path[2] == "fulfillments":
@@ -68,43 +70,28 @@ func (c *call) level(query url.Values) answer {
 	return answer{status: http.StatusOK, body: text(tree{"inventory_levels": found})}
 }
 
-// orders is a page of orders with their fulfillments. Its cursor holds what was asked for.
-func (c *call) orders(r *http.Request, query url.Values) answer {
-	if !c.may("read_orders") {
-		return c.denied("read_orders")
+// list is a page of whole objects, or of orders with their fulfillments alone, by id, upwards from since_id.
+func (c *call) list(k *kind, query url.Values) answer {
+	if !c.may(k.scope) {
+		return c.denied(k.scope)
 	}
-	after := int64(0)
-	if cursor := query.Get("page_info"); cursor != "" {
-		raw, err := base64.URLEncoding.DecodeString(cursor)
-		asked, bad := url.ParseQuery(string(raw))
-		if err != nil || bad != nil || c.expired || len(query) != 3 {
-			return answer{status: http.StatusBadRequest, body: []byte(`{"errors":{"page_info":"Invalid value."}}`)}
-		}
-		after, _ = strconv.ParseInt(asked.Get("after"), 10, 64)
-		asked.Set("limit", query.Get("limit"))
-		asked.Set("fields", query.Get("fields"))
-		query = asked
-	}
+	part := query.Get("fields") != ""
 	limit, err := strconv.Atoi(query.Get("limit"))
-	if err != nil || limit < 1 || limit > 250 || query.Get("status") != "any" || query.Get("fields") != "id,fulfillments" {
-		return answer{status: http.StatusBadRequest, body: []byte(`{"errors":"limit, status or fields are not as this shop expects them"}`)}
+	after, bad := strconv.ParseInt(query.Get("since_id"), 10, 64)
+	if err != nil || bad != nil || limit < 1 || limit > 250 || (k.name == "order") != (query.Get("status") == "any") || part && query.Get("fields") != "id,fulfillments" {
+		return answer{status: http.StatusBadRequest, body: []byte(`{"errors":"limit, since_id, status or fields are not as this shop expects them"}`)}
 	}
 	since, until := restTime(query.Get("updated_at_min"), 0), restTime(query.Get("updated_at_max"), 1<<62)
-	all := slices.DeleteFunc(c.visible(kindOf("order"), c.now), func(o shown) bool { return o.updated < since || o.updated > until || o.object.number <= after })
-	limit = min(limit, c.fake.options.Page)
-	more := len(all) > limit
-	all = all[:min(limit, len(all))]
+	all := slices.DeleteFunc(c.visible(k, c.now), func(o shown) bool { return o.updated < since || o.updated > until || o.object.number <= after })
 	list := []any{}
-	for _, o := range all {
-		list = append(list, tree{"id": o.object.number, "fulfillments": c.fulfillmentsOf(o.object)})
+	for _, o := range all[:min(len(all), limit, c.fake.options.Page)] {
+		if part {
+			list = append(list, tree{"id": o.object.number, "fulfillments": c.fulfillmentsOf(o.object)})
+			continue
+		}
+		list = append(list, c.fake.rest(o.body))
 	}
-	a := answer{status: http.StatusOK, header: http.Header{}, body: text(tree{"orders": list})}
-	if more {
-		query.Set("after", all[len(all)-1].object.id)
-		a.header.Set("Link", fmt.Sprintf(`<https://%s/admin/api/%s/orders.json?limit=%d&page_info=%s>; rel="next"`, Shop, Version, limit,
-			url.QueryEscape(base64.URLEncoding.EncodeToString([]byte(query.Encode())))))
-	}
-	return a
+	return answer{status: http.StatusOK, body: text(tree{k.plural: list})}
 }
 
 func (c *call) fulfillmentsOf(order *object) []json.RawMessage {

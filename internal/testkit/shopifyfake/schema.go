@@ -25,7 +25,7 @@ func with(args map[string]string, more ...string) map[string]string {
 	return out
 }
 
-// schema is the part of Shopify's that this shop answers, of the version above. Types that are not in it are scalars and enumerations.
+// schema is the part of Shopify's that this shop answers, of the version above (docs/decisions/0034 says what it was held against). Types that are not in it are scalars and enumerations.
 var schema = map[string]map[string]field{
 	"QueryRoot": {
 		"collections":            {of: "CollectionConnection", args: with(paged, "sortKey", "CollectionSortKeys")},
