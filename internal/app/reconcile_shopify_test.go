@@ -125,3 +125,83 @@ func shopSum(t *testing.T, text []byte) [32]byte {
 	}
 	return v.Sum(canonical.Options{Without: []string{"rest_only"}})
 }
+
+// A shop loses half of its webhooks and sends none for some changes. A sweep over everything makes the mirror the shop's, also what was deleted quietly; after that one over what changed mends what has
+// gone wrong since; and what is as it was costs no look.
+func TestSweepsOfAShop(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 8, Running: true, Start: time.Now(), Quiet: 10, Objects: 6, Shapes: true, Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
+		Faults: shopifyfake.Faults{Throttled: 2, Broken: 2, Expired: 2}})
+	r := startShop(t, fake)
+	operator := r.db.Role(t, "operator")
+	fake.Live(75)
+	r.deliver(t, fake)
+	fake.Live(75)
+	ids := make([]string, 6)
+	for i := range ids {
+		ids[i] = fake.Create("product")
+	}
+	level := fake.Create("inventory_level")
+	r.deliver(t, fake)
+	for _, id := range ids {
+		fake.Delete("product", id, true)
+	}
+	fake.Delete("inventory_level", level, true)
+	fake.Advance(2 * time.Minute) // behind what the lists may not know yet
+	if wrong := r.againstShop(t, fake); len(wrong) < 10 {
+		t.Fatalf("%d objects are wrong: nothing is proven", len(wrong))
+	}
+	order := reconcile.Order{Source: 1, What: reconcile.Objects}
+	counts := ran(t, operator, order)
+	if counts[reconcile.Missing] == 0 || counts[reconcile.Behind] == 0 || counts[reconcile.Ghosts] < 2 {
+		t.Errorf("a first sweep counted %v", counts)
+	}
+	r.untilLikeShop(t, fake)
+
+	fake.SetFaults(shopifyfake.Faults{})
+	order.Since = fake.Now()
+	fake.Live(60)
+	fake.Advance(2 * time.Minute)
+	r.deliver(t, fake)
+	changed := ran(t, operator, order)
+	if changed[reconcile.Mended] == 0 || changed[reconcile.Seen] >= counts[reconcile.Seen] {
+		t.Errorf("a sweep over what changed counted %v, the first %v", changed, counts)
+	}
+	ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Objects, Full: true})
+	r.untilLikeShop(t, fake)
+
+	fake.Forget()
+	again := ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Objects, Full: true})
+	if again[reconcile.Equal] != again[reconcile.Seen] || again[reconcile.Seen] == 0 {
+		t.Errorf("a sweep over a mirror that is right counted %v", again)
+	}
+	if n := len(fake.Requests()); n > 40 {
+		t.Errorf("that took %d calls: %v", n, fake.Requests())
+	}
+}
+
+// An empty mirror is filled by the pages of the lists where these tell whole objects: no order is asked for by itself.
+func TestFirstSweepOfAShop(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 9, Running: true, Start: time.Now()})
+	for _, name := range []string{"order", "product", "customer", "fulfillment"} {
+		for range 150 {
+			fake.Create(name)
+		}
+	}
+	fake.Advance(2 * time.Minute)
+	r := startShop(t, fake)
+	operator := r.db.Role(t, "operator")
+	for _, name := range []string{"order", "product", "customer", "fulfillment"} {
+		fake.Forget()
+		counts := ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Objects, Type: name})
+		if n := len(fake.Requests()); n > 8 || counts[reconcile.Mended] != counts[reconcile.Seen] || counts[reconcile.Seen] < 150 {
+			t.Errorf("%s: %d calls, %v", name, n, counts)
+		}
+	}
+	for _, o := range r.againstShop(t, fake) {
+		if o.Type != "location" {
+			t.Errorf("%s %s is not as the shop has it", o.Type, o.ID)
+		}
+	}
+}

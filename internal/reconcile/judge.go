@@ -33,6 +33,8 @@ type item struct {
 	// at is the object's own version, where there is no look and hasAt.
 	at    int64
 	hasAt bool
+	// whole is the object as the list tells it beside its version, which alone it is held by; nil where it does not.
+	whole *provider.Look
 	// look is the object as it was answered and in what the rule makes of it; nil where the list only names it.
 	look *provider.Look
 	in   versioning.Input

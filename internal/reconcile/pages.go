@@ -86,8 +86,13 @@ func (s *sweep) fetchPage(ctx context.Context, cursor string) *listPage {
 	for i := range listed {
 		it := &item{id: listed[i].ObjectID, at: listed[i].At, hasAt: listed[i].HasAt}
 		if listed[i].Body != nil {
-			it.look = s.lookOf(it.id, a)
-			it.look.Body, it.look.Lag = listed[i].Body, max(s.list.Lag, s.source.Reader.Lag())
+			look := s.lookOf(it.id, a)
+			look.Body, look.Lag = listed[i].Body, max(s.list.Lag, s.source.Reader.Lag())
+			if it.hasAt {
+				it.whole = look
+			} else {
+				it.look = look
+			}
 		}
 		p.items = append(p.items, it)
 	}

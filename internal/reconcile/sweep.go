@@ -297,6 +297,12 @@ func (s *sweep) pass(ctx context.Context, items []*item, to *place) (runs.Status
 		return "", err
 	}
 	wrong := choose(items, func(it *item) bool { return it.kind.wrong() })
+	for _, it := range wrong {
+		if it.known == nil && it.whole != nil && !s.order.DryRun { // what is not here at all is taken as the list tells it
+			it.look = it.whole
+			s.understand(it)
+		}
+	}
 	s.crowded = len(wrong) > compareAtOnce/10
 	if err := s.visit(ctx, choose(wrong, s.needsVisit)); err != nil {
 		return "", err

@@ -65,8 +65,8 @@ func (b *world) proven(t *testing.T) time.Time {
 func TestSweptMirrorIsTheProviders(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]sim.Options{"own versions": owned, "no versions": unowned} {
-		for _, version := range []string{"", sim.Named, sim.Numbered, sim.ByChange} {
-			if version == sim.Numbered {
+		for _, version := range []string{"", sim.Named, sim.Numbered, sim.Both, sim.ByChange} {
+			if version == sim.Numbered || version == sim.Both {
 				if !o.Own {
 					continue
 				}

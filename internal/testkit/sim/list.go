@@ -21,6 +21,8 @@ const (
 	Named = "named"
 	// Numbered: lists name the objects and their own versions only.
 	Numbered = "numbered"
+	// Both: lists tell the objects and their own versions.
+	Both = "both"
 	// Late: lists may be as old as ListLag.
 	Late = "late"
 )
@@ -72,6 +74,8 @@ func (Provider) ObjectPage(_ *provider.Source, api *provider.API, _, _, _ string
 		case strings.Contains(api.Version, Named):
 		case strings.Contains(api.Version, Numbered):
 			all[i].At, all[i].HasAt = one.At, true
+		case strings.Contains(api.Version, Both):
+			all[i].At, all[i].HasAt, all[i].Body = one.At, true, one.Answer
 		default:
 			all[i].Body = one.Answer
 		}
