@@ -13,14 +13,21 @@ import (
 
 const anyAPI = "../../examples/any-api/postern.yaml"
 
-// exampleOf is the example of a described API, with some text of it replaced by another.
-func exampleOf(t *testing.T, old, new string) string {
+// exampleOf is the example of a described API; edits are texts of it, each with what replaces it.
+func exampleOf(t *testing.T, edits ...string) string {
 	t.Helper()
 	b, err := os.ReadFile(anyAPI)
-	if err != nil || !strings.Contains(string(b), old) {
-		t.Fatalf("%s has no %q (%v)", anyAPI, old, err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return strings.Replace(string(b), old, new, 1)
+	text := string(b)
+	for i := 0; i < len(edits); i += 2 {
+		if !strings.Contains(text, edits[i]) {
+			t.Fatalf("%s has no %q", anyAPI, edits[i])
+		}
+		text = strings.Replace(text, edits[i], edits[i+1], 1)
+	}
+	return text
 }
 
 var anyAPIEnv = environment("DATABASE_URL=postgres://x", "NATS_URL=nats://x", "THINGS_SECRET=s", "THINGS_API=https://api.example/base/", "THINGS_API_KEY=s3cret-key")
@@ -53,6 +60,29 @@ func TestDescribedAPI(t *testing.T) {
 	}
 }
 
+// Variables describe an API as the file does.
+func TestDescribedAPIByVariables(t *testing.T) {
+	t.Parallel()
+	const a = "POSTERN_SOURCES_A_API_"
+	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}")), environment(a+"BASE_URL=https://api.example", a+"KEY_VALUE=k", a+"CONTROL=/me", a+"MISSING_STATUSES=410", a+"HEADERS=Api-Version=3",
+		a+"OBJECTS=order", a+"OBJECTS_ORDER_GET=/orders/{id}", a+"OBJECTS_ORDER_LIST_PATH=/orders", a+"OBJECTS_ORDER_LIST_QUERY=since={since}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.Endpoints()[0]
+	if got := e.Reader.(provider.ObjectLister).Lists(e.Source, e.API, ""); !got["order"].ByChange {
+		t.Errorf("lists %v", got)
+	}
+	if v := e.Reader.Answer(http.StatusNotFound, http.Header{}, nil); v.Kind == provider.Missing {
+		t.Errorf("404 is %+v, and only 410 should be missing", v)
+	}
+	for variable, want := range map[string]string{a + "MISSING_STATUSES=gone": "is no whole number", a + "OBJECTS_ORDER_LIST_QUERY=since": "is no name=value"} {
+		if _, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}")), environment(a+"OBJECTS=order", variable)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", variable, err)
+		}
+	}
+}
+
 // A provider that reads its API itself does so, and one that cannot has no reader.
 func TestReaderOfASource(t *testing.T) {
 	t.Parallel()
@@ -71,71 +101,57 @@ func TestReaderOfASource(t *testing.T) {
 func TestDescribedAPIProblems(t *testing.T) {
 	t.Parallel()
 	const path = "sources.things.api."
-	for name, tc := range map[string]struct{ old, new, want string }{
-		"no address":             {`base_url: "${THINGS_API}"`, "timeout: 5s", "base_url: is not set"},
-		"no control":             {"control: /me", "timeout: 5s", path + "control: is not set"},
-		"control elsewhere":      {"control: /me", "control: https://other.example/me", path + `control: "https://other.example/me" is no path below base_url`},
-		"control upwards":        {"control: /me", "control: /../me", "is no path below base_url"},
-		"control of an object":   {"control: /me", "control: '/me/{id}'", `{id} cannot stand here, but {account}`},
-		"version not sent":       {"rate: 20", "version: '7'", "version: is sent nowhere"},
-		"key in no header":       {"X-Api-Key: {key}", "X-Api-Key: secret", path + "header: \"X-Api-Key: secret\" is no header with the key"},
-		"key as the host":        {"X-Api-Key: {key}", "Host: {key}", "is no header with the key"},
-		"no name of a header":    {"X-Api-Key: {key}", "X Api: {key}", "is no header with the key"},
-		"another credential":     {"rate: 20", "headers: {Authorization: x}", path + "headers.Authorization: a credential is no fixed header"},
-		"key among headers":      {"rate: 20", "headers: {X-Other: '{key}'}", "{key} cannot stand here, but {version}"},
-		"line end in a header":   {"rate: 20", `headers: {X-Other: "a\nb"}`, "headers.X-Other: holds a line end"},
-		"header of ours":         {"rate: 20", "headers: {Accept-Encoding: br}", "headers.Accept-Encoding: is no header that can be set here"},
-		"missing is forbidden":   {"statuses: [404]", "statuses: [403]", path + "missing.statuses: 403 says something else"},
-		"missing is anything":    {"statuses: [404], path: error.code, equals: no_such_thing", "statuses: [400]", "missing.statuses: 400 has many causes: set path"},
-		"equals nothing":         {"path: error.code, equals: no_such_thing", "equals: no_such_thing", "missing.path: is not set"},
-		"expired when":           {"statuses: [400, 410], path", "path", "expired.statuses: is not set"},
-		"get without id":         {`get: "/things/{id}"`, "get: /things", "objects.thing.get: \"/things\" reads the same whatever object is asked for"},
-		"no get":                 {`get: "/things/{id}"`, "", "objects.thing.get: is not set"},
-		"the second item":        {"item: data.thing", "item: data.1", "objects.thing.item: \"data.1\" is not the first of a list"},
-		"a reference as a path":  {"id: key\n", "id: '{json:key}'\n", "objects.thing.id: \"{json:key}\" is written as a reference, and a path is wanted: write key"},
-		"no part in a path":      {"items: items", "items: a..b", "list.items: \"a..b\" is no path"},
-		"unknown unit":           {"{path: changed, unit: rfc3339}", "{path: changed, unit: us}", "objects.thing.version.unit: \"us\" is not known"},
-		"no version path":        {"{path: changed, unit: rfc3339}", "{unit: rfc3339}", "objects.thing.version.path: is not set"},
-		"a counter of times":     {"{path: changed, unit: rfc3339}", "{path: changed, unit: integer}", "version.unit: events of thing are ordered by a time"},
-		"a time of counters":     {`version: {from: "json:thing.changed", unit: rfc3339}`, `version: {from: "json:thing.changed", unit: integer}`, "a number that no time compares with"},
-		"two clocks":             {`version: {from: "json:thing.changed", unit: rfc3339}`, "", "objects.0.version: is not set"},
-		"deleted when":           {"id: key\n", "id: key\n          deleted: {equals: gone}\n", "objects.thing.deleted.path: is not set"},
-		"pages by number":        {`after: "{cursor}"`, `page: "{page}"`, "list.query.after: \"{page}\""},
-		"an offset":              {`after: "{cursor}"`, `after: "{offset}"`, "pages are not asked for by number or offset"},
-		"cursor goes nowhere":    {`after: "{cursor}", `, "", "list.query: sends the next page's place nowhere"},
-		"cursor from nowhere":    {"next: {field: meta.next}", "next: {link: true}", "list.next: finds no {cursor}"},
-		"two ways":               {"next: {field: meta.next}", "next: {field: meta.next, link: true}", "list.next: says more than one of"},
-		"more of nothing":        {"next: {field: meta.next}", "next: {more: meta.more}", "list.next: says whether there is another page"},
-		"until without since":    {`since: "{since}", `, "", "names {until} without {since}"},
-		"window without time":    {`after: "{cursor}", since: "{since}", until: "{until}"},`, "},", "list.limit"},
-		"limit of nothing":       {"limit: 100", "partial: false", "list.limit: is not set"},
-		"window without version": {"version: {path: changed, unit: rfc3339}\n          volatile: [seen]\n          list:", "list:", ""},
-		"query comes twice":      {"path: /lists/field", "path: /lists/field?after=1", "list.query.after: comes twice"},
-		"misspelt":               {"items: items", "itmes: items", "unknown field \"itmes\"; did you mean items?"},
-		"no objects":             {"objects:\n        thing:", "others:\n        thing:", "unknown field"},
+	type edits = []string
+	const query = `query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`
+	for name, tc := range map[string]struct {
+		edits []string
+		want  string
+	}{
+		"no address":              {edits{`base_url: "${THINGS_API}"`, "timeout: 5s"}, "base_url: is not set"},
+		"no control":              {edits{"control: /me", "timeout: 5s"}, path + "control: is not set"},
+		"control elsewhere":       {edits{"control: /me", "control: https://other.example/me"}, path + `control: "https://other.example/me" is no path below base_url`},
+		"control upwards":         {edits{"control: /me", "control: /../me"}, "is no path below base_url"},
+		"control of an object":    {edits{"control: /me", "control: '/me/{id}'"}, `{id} cannot stand here, but {account}`},
+		"version not sent":        {edits{"rate: 20", "version: '7'"}, "version: is sent nowhere"},
+		"key in no header":        {edits{"X-Api-Key: {key}", "X-Api-Key: secret"}, path + "header: \"X-Api-Key: secret\" is no header with the key"},
+		"key as the host":         {edits{"X-Api-Key: {key}", "Host: {key}"}, "is no header with the key"},
+		"no name of a header":     {edits{"X-Api-Key: {key}", "X Api: {key}"}, "is no header with the key"},
+		"another credential":      {edits{"rate: 20", "headers: {Authorization: x}"}, path + "headers.Authorization: a credential is no fixed header"},
+		"key among headers":       {edits{"rate: 20", "headers: {X-Other: '{key}'}"}, "{key} cannot stand here, but {version}"},
+		"line end in a header":    {edits{"rate: 20", `headers: {X-Other: "a\nb"}`}, "headers.X-Other: holds a line end"},
+		"header of ours":          {edits{"rate: 20", "headers: {Accept-Encoding: br}"}, "headers.Accept-Encoding: is no header that can be set here"},
+		"missing is forbidden":    {edits{"statuses: [404]", "statuses: [403]"}, path + "missing.statuses: 403 says something else"},
+		"missing is anything":     {edits{"statuses: [404], path: error.code, equals: no_such_thing", "statuses: [400]"}, "missing.statuses: 400 has many causes: set path"},
+		"equals nothing":          {edits{"path: error.code, equals: no_such_thing", "equals: no_such_thing"}, "missing.path: is not set"},
+		"expired when":            {edits{"statuses: [400, 410], path", "path"}, "expired.statuses: is not set"},
+		"get without id":          {edits{`get: "/things/{id}"`, "get: /things"}, "objects.thing.get: \"/things\" reads the same whatever object is asked for"},
+		"no get":                  {edits{`get: "/things/{id}"`, ""}, "objects.thing.get: is not set"},
+		"the second item":         {edits{"item: data.thing", "item: data.1"}, "objects.thing.item: \"data.1\" is not the first of a list"},
+		"a reference as a path":   {edits{"id: key\n", "id: '{json:key}'\n"}, "objects.thing.id: \"{json:key}\" is written as a reference, and a path is wanted: write key"},
+		"no part in a path":       {edits{"items: items", "items: a..b"}, "list.items: \"a..b\" is no path"},
+		"unknown unit":            {edits{"{path: changed, unit: rfc3339}", "{path: changed, unit: us}"}, "objects.thing.version.unit: \"us\" is not known"},
+		"no version path":         {edits{"{path: changed, unit: rfc3339}", "{unit: rfc3339}"}, "objects.thing.version.path: is not set"},
+		"a counter of times":      {edits{"{path: changed, unit: rfc3339}", "{path: changed, unit: integer}"}, "version.unit: events of thing are ordered by a time"},
+		"a time of counters":      {edits{`version: {from: "json:thing.changed", unit: rfc3339}`, `version: {from: "json:thing.changed", unit: integer}`}, "a number that no time compares with"},
+		"deleted when":            {edits{"id: key\n", "id: key\n          deleted: {equals: gone}\n"}, "objects.thing.deleted.path: is not set"},
+		"an offset":               {edits{`after: "{cursor}"`, `after: "{offset}"`}, "pages are not asked for by number or offset"},
+		"cursor goes nowhere":     {edits{`after: "{cursor}", `, ""}, "list.query: sends the next page's place nowhere"},
+		"cursor from nowhere":     {edits{"next: {field: meta.next}", "next: {link: true}"}, "list.next: finds no {cursor}"},
+		"two ways":                {edits{"next: {field: meta.next}", "next: {field: meta.next, link: true}"}, "list.next: says more than one of"},
+		"more of nothing":         {edits{"next: {field: meta.next}", "next: {more: meta.more}"}, "list.next: says whether there is another page"},
+		"until without since":     {edits{`since: "{since}", `, ""}, "names {until} without {since}"},
+		"limit of nothing":        {edits{"limit: 100", "partial: false"}, "list.limit: is not set"},
+		"query comes twice":       {edits{"path: /lists/field", "path: /lists/field?after=1"}, "list.query.after: comes twice"},
+		"misspelt":                {edits{"items: items", "itmes: items"}, "unknown field \"itmes\"; did you mean items?"},
+		"no objects":              {edits{"objects:\n        thing:", "others:\n        thing:"}, "unknown field"},
+		"pages by number":         {edits{`after: "{cursor}"`, `page: "{page}"`}, `list.query.page: "{page}": pages are not asked for by number or offset`},
+		"window without time":     {edits{query, "query: {after: x}", "limit: 100", "", "next: {field: meta.next}", "next: {window: true}"}, "list.query: asks for no time, by which next.window goes on"},
+		"window without limit":    {edits{query, "query: {since: '{since}'}", "limit: 100", "", "next: {field: meta.next}", "next: {window: true}"}, "list.limit: is not set: next.window must know"},
+		"window without version":  {edits{"version: {path: changed, unit: rfc3339}", "", query, "query: {since: '{since}'}", "next: {field: meta.next}", "next: {window: true}"}, "list.next.window: goes by the object's time of change"},
+		"two clocks":              {edits{`version: {from: "json:thing.changed", unit: rfc3339}`, "", `type: "{json:type}"`, `{type: "{json:type}", occurred: {from: "json:at"}}`, "events:\n      key: \"{json:id}\"\n      ", "events: "}, "objects.thing.version: events of thing are ordered by their time, and two clocks do not agree"},
+		"objects of all accounts": {edits{`type: "{json:type}"`, `type: "{json:type}"` + "\n      account: '{json:shop}'"}, "objects.thing.list: names no account, and events of the source do"},
 	} {
-		if name == "pages by number" {
-			tc.want = `list.query.page: "{page}": pages are not asked for by number or offset`
-		}
-		if name == "window without time" {
-			tc = struct{ old, new, want string }{`{limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}
-            limit: 100
-            items: items
-            item: thing
-            next: {field: meta.next}`, "{}\n            next: {window: true}", "list.query: asks for no time, by which next.window goes on"}
-		}
-		if name == "window without version" {
-			tc = struct{ old, new, want string }{`          version: {path: changed, unit: rfc3339}
-          volatile: [seen]
-          list:
-            path: /lists/field
-            query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}
-            limit: 100
-            items: items
-            item: thing
-            next: {field: meta.next}`, "          list: {path: /l, query: {s: '{since}'}, limit: 3, next: {window: true}}", "list.next.window: goes by the object's time of change"}
-		}
-		_, err := config.Parse([]byte(exampleOf(t, tc.old, tc.new)), anyAPIEnv)
+		_, err := config.Parse([]byte(exampleOf(t, tc.edits...)), anyAPIEnv)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: want %q:\n%v", name, tc.want, err)
 		}
@@ -150,5 +166,18 @@ func TestDescribedAPIProblems(t *testing.T) {
 		if _, err := config.Parse([]byte(text), environment()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: want %q: %v", text, want, err)
 		}
+	}
+}
+
+// The page that explains descriptions shows the example that is tested.
+func TestDescribedAPIOnThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/reconciliation.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(exampleOf(t), "    api:\n")
+	if !strings.Contains(string(page), "    api:\n"+section) {
+		t.Errorf("docs/reconciliation.md does not show the section api of %s", anyAPI)
 	}
 }

@@ -1,9 +1,11 @@
 package config_test
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -22,6 +24,10 @@ objects: [{events: "x.*", ignored: no}, {type: "{type}", id: "{json:id}", state:
 		declaredSource("hmac", `schemes: [{in: json:sig, method: token, body_unsigned: true}, {header: X-S, method: hash, message: "{secret}{body}", when: {from: json:a, is: b}}]
 handshake: {challenge: {echo: query:c, as: x, token: {from: header:X, value: v}}, greeting: {when: {from: json:t, is: g}, echo: json:c}}
 reply: {status: 204}`),
+		declaredSource("hmac", `scheme: {header: X-S}
+api: {base_url: "https://h/b", key: {value: k}, header: "X-K: {key_base64}", headers: {A: "{version}"}, version: 1, control: "/{account}/me?a=b", missing: {statuses: [404, 422], path: e.c, equals: x},
+  expired: {statuses: [400], path: e}, objects: {t: {get: "/t/{id}?x={{}}", item: data.0, id: a.b, version: {path: v, unit: ms, still: true}, deleted: {path: d}, volatile: [w],
+  list: {path: /l, query: {a: "{cursor}", s: "{since}..{until}", n: "{limit}"}, items: i, item: j, partial: true, time: s, limit: 2, lag: 1s, next: {last: a.b, more: m}}}}}`),
 	} {
 		f.Add(seed)
 	}
@@ -40,6 +46,13 @@ reply: {status: 204}`),
 			if len(e.Source.Secrets) == 0 || len(e.Source.Secrets[0].Value) == 0 || e.MaxBodyBytes < 1024 {
 				t.Fatalf("accepted source: %v", e.Source)
 			}
+			if e.Reader != nil && e.API != nil {
+				for _, call := range callsOf(e) {
+					if !strings.HasPrefix(call.Path, "/") || strings.Contains(call.Path, "\n") {
+						t.Fatalf("accepted a call of %q", call.Path)
+					}
+				}
+			}
 			for _, body := range []string{`{"a":[{"n":1,"b":[{"c":{"id":"i","t":"x","v":1}},{}]}],"id":"i","type":"x","sig":"v"}`, "a=1&type=x", ""} {
 				d := &provider.Delivery{Header: http.Header{"X-S": {"t=1,v1=ab"}, "X-Signature": {"ab"}}, Query: "q=1&c=2", Body: []byte(body)}
 				_, _ = e.Provider.Verify(e.Source, d)
@@ -47,6 +60,26 @@ reply: {status: 204}`),
 			}
 		}
 	})
+}
+
+// callsOf are the calls that read what an API describes; every account and type is one that the source names.
+func callsOf(e config.Endpoint) []provider.Call {
+	account := e.Source.Account
+	e.Reader.Authorize(e.API, http.Header{})
+	calls := []provider.Call{e.Reader.Control(e.API, cmp.Or(account, "a"))}
+	lister, ok := e.Reader.(provider.ObjectLister)
+	if !ok {
+		return calls
+	}
+	for name := range lister.Lists(e.Source, e.API, account) {
+		calls = append(calls, lister.ListObjects(e.Source, e.API, account, name, time.Unix(5, 0), time.Unix(6, 0), ""))
+		if call, ok := e.Reader.Fetch(e.Source, e.API, account, name, "../x"); ok {
+			calls = append(calls, call)
+		}
+		_, _, _ = lister.ObjectPage(e.Source, e.API, account, name, "", http.Header{}, []byte(`{"i":[{"j":{"a":{"b":1},"v":2}}],"m":true}`))
+		_, _ = e.Reader.Snapshot(e.Source, &provider.Snapshot{ObjectType: name, ObjectID: "1", Body: []byte(`{"data":[{"a":{"b":1},"v":2}]}`)})
+	}
+	return calls
 }
 
 // FuzzBytes: what is read is written so that it reads the same.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -91,5 +92,33 @@ func TestNobodySendsLooks(t *testing.T) {
 	}
 	if o := b.object(t, "obj_1"); !o.Exists || o.Version.Seen == 0 {
 		t.Errorf("a look made version %s", o.Version)
+	}
+}
+
+// A look waits, without losing an attempt, for a configuration that says who reads it; that need not be the provider.
+func TestLooksOfADescribedAPI(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	number := b.addSource(t, "described")
+	h := sim.Generate(rand.New(rand.NewPCG(1, 2)), sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000})
+	look := lookAt(t, h, h.ObjectIDs()[0], time.Minute, 1)
+	look.Source = "described"
+	mute := processor.Source{Number: number, Config: &provider.Source{Name: "described"}, Provider: struct{ provider.Provider }{sim.Provider{}}}
+	reads := mute
+	reads.Looker = sim.Provider{}
+	p := b.knowing(t, "sim", b.source)
+	for _, step := range []struct {
+		source   processor.Source
+		status   string
+		attempts int
+	}{{mute, "failed", 0}, {reads, "applied", 1}} {
+		p.Replace(map[string]processor.Source{"described": step.source})
+		b.due(t)
+		if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{look}); err != nil {
+			t.Fatal(err)
+		}
+		if _, status, attempts, _ := b.shown(t, look.ID); status != step.status || attempts != step.attempts {
+			t.Errorf("%s after %d attempts, want %s after %d", status, attempts, step.status, step.attempts)
+		}
 	}
 }
