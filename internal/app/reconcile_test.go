@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/restfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
@@ -116,6 +117,51 @@ func (r *reloading) become(t *testing.T, fake *stripefake.Fake) {
 			return fmt.Errorf("%d objects are not as Stripe has them, the first: %s", len(wrong), wrong[0])
 		}
 		return nil
+	})
+}
+
+// Webhooks that tell no more than an id lead to looks at the API that the source describes, by themselves.
+func TestLooksOfADescribedAPI(t *testing.T) {
+	t.Parallel()
+	fake := restfake.New(t)
+	r := startReloading(t, fmt.Sprintf("  things:\n    provider: hmac\n    secrets: [{name: s, value: some-secret}]\n    scheme: {header: X-Signature}\n    events: {type: '{json:type}', key: '{json:id}'}\n"+
+		"    objects: [{type: thing, id: '{json:thing.key}'}]\n    api: {base_url: %s, key: {value: %s}, header: 'X-Api-Key: {key}', control: /me, rate: 500, objects: {thing: {get: '/things/{id}', item: data.thing, id: key, version: {path: changed}}}}\n",
+		fake.URL, restfake.Key), time.Hour)
+	stop(t, r.app)
+	loader := config.NewLoader(r.file, config.ForGateway, nil)
+	var err error
+	if r.cfg, err = loader.Load(); err != nil {
+		t.Fatal(err)
+	}
+	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Tune: func(tuning *app.Tuning) {
+		patient(tuning)
+		tuning.LooksEvery = 50 * time.Millisecond
+	}})
+	e := r.cfg.Endpoints()[0]
+	for i := range 5 {
+		fake.Set(fmt.Sprint("t", i), "", time.Second)
+		if i > 0 {
+			fake.Set(fmt.Sprint("t", i), fmt.Sprint("name ", i), time.Second)
+		}
+	}
+	for _, body := range fake.Events() {
+		d, err := e.Provider.Sign(e.Source, provider.Sample{Body: body}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer := r.post(t, "things", d); status != http.StatusOK {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	fake.Advance(2 * time.Hour) // it was an hour behind, and what is owed is owed from the time of receipt on
+	testkit.Eventually(t, time.Minute, func() error {
+		var n int
+		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT count(*) FROM objects WHERE look_after = 0 AND NOT ambiguous AND
+			(deleted AND state IS NULL AND object_id = 't0' OR state ->> 'name' = 'name ' || substr(object_id, 2))`).Scan(&n)
+		if err == nil && n != 5 {
+			err = fmt.Errorf("%d of 5 objects are as the API has them", n)
+		}
+		return err
 	})
 }
 

@@ -173,6 +173,29 @@ func TestLookThroughADescribedAPI(t *testing.T) {
 	}
 }
 
+// Who asks for an object of a source that is pinned to an account need not name it.
+func TestLookWithinTheSourcesAccount(t *testing.T) {
+	t.Parallel()
+	b := newDescribed(t, "provider: hmac", "provider: hmac\n    account: shop_1")
+	b.fake.Set("a", "one", time.Second)
+	b.deliver(t, b.fake.Events())
+	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner.Carry})
+	for _, account := range []string{"", "shop_1"} {
+		b.fake.Set("a", "asked for by "+account, time.Second)
+		b.fake.Advance(time.Minute)
+		if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "a", Account: account}); r.Status != runs.Done {
+			t.Errorf("account %q: %s: %s", account, r.Status, r.Detail)
+		}
+	}
+	var n int
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects`).Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d objects of one (%v)", n, err)
+	}
+	if wrong := b.differs(t); len(wrong) > 0 {
+		t.Error(wrong)
+	}
+}
+
 // What the API refuses, or answers of another object, enters nothing, and no word shows the key.
 func TestDescribedAPIRefuses(t *testing.T) {
 	t.Parallel()

@@ -82,7 +82,10 @@ type Version struct {
 // Reader reads an API as a Spec says.
 type Reader struct{ spec Spec }
 
-var _ provider.ObjectLister = (*Reader)(nil)
+var (
+	_ provider.ObjectLister = (*Reader)(nil)
+	_ provider.Sited        = (*Reader)(nil)
+)
 
 // New is the reader of a Spec.
 func New(spec Spec) *Reader { return &Reader{spec: spec} }
@@ -112,6 +115,12 @@ func (r *Reader) sendsVersion() bool {
 	}
 	return false
 }
+
+// Site has nothing to add: only the section api says where the API is.
+func (r *Reader) Site(*provider.Source, *provider.API) error { return nil }
+
+// Home is the source's own account, whose key it is.
+func (r *Reader) Home(src *provider.Source) string { return src.Account }
 
 // Authorize sends the credential in its header, and the headers that each call has.
 func (r *Reader) Authorize(api *provider.API, h http.Header) {
