@@ -161,7 +161,7 @@ func (w *work) list(ctx context.Context, lister provider.EventLister, at func(cu
 // page appends the events of a page, or counts what the log lacks of them.
 func (w *work) page(ctx context.Context, bodies [][]byte) ([]int64, error) {
 	ds := make([]events.Delivery, 0, len(bodies))
-	received := time.Now().UTC()
+	received := w.received()
 	for _, body := range bodies {
 		d := provider.Delivery{Body: body, ReceivedAt: received}
 		named, err := w.source.Provider.Identify(w.source.Config, &d)

@@ -24,3 +24,9 @@ func (c *Clock) Told(now time.Time, elapsed time.Duration, date time.Time) {
 
 // ClosePool takes the database away from a client.
 func (c *Client) ClosePool() { c.o.Pool.Close() }
+
+// Passes is what makes one pass over the hints of a source, as Run does again and again.
+func (l *Looks) Passes(s *Source) func(context.Context) (int, error) {
+	h := &hinted{fetcher: fetcher{Runner: l.Runner, source: s, proof: []byte(`{"scheme":"api"}`)}, looks: l}
+	return h.pass
+}

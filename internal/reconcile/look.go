@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -224,7 +223,7 @@ func (f *fetcher) named(account string) string {
 
 // event is a look as it is appended. Its key says what was seen and of which version, so that a state which comes back is another look.
 func (f *fetcher) event(k versioning.Key, l *provider.Look) (*events.Delivery, error) {
-	now := time.Now().UTC()
+	now := f.received()
 	obs, err := f.source.Reader.Snapshot(f.source.Config, &l.Snapshot)
 	if err != nil {
 		return nil, fmt.Errorf("source %s, %s %s: read what the API answered: %w", f.source.Name, k.Type, k.ID, err)

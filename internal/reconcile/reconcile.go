@@ -120,6 +120,16 @@ type Runner struct {
 	// Sources are those with an API.
 	Sources  *Sources
 	Settings Settings
+	// Now is this machine's clock, by which what was fetched is received; nil: time.Now. Tests replace it.
+	Now func() time.Time
+}
+
+// received is the time of receipt of what has just been fetched.
+func (r *Runner) received() time.Time {
+	if r.Now == nil {
+		return time.Now().UTC()
+	}
+	return r.Now().UTC()
 }
 
 // Sources are those whose API can be read, by number; a new configuration replaces them.

@@ -1,0 +1,161 @@
+package reconcile_test
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+// A failing life is made again with its seed and steps: go test -run TestLives/NAME ./internal/reconcile -lives.seed=N -lives.steps=N -lives.count=1.
+var (
+	livesCount = flag.Int("lives.count", 4, "how many lives there are of each kind")
+	livesSteps = flag.Int("lives.steps", 200, "how many steps a life has")
+	livesSeed  = flag.Uint64("lives.seed", 1, "the seed of the first life")
+)
+
+var (
+	badWebhooks = stripefake.Webhooks{Lost: 25, Swallowed: 10, Doubled: 15, Delayed: 20, Delay: 40 * time.Second, Shuffled: 30}
+	badAPI      = stripefake.Faults{Limited: 4, Locked: 3, Broken: 4, Garbled: 2, Dropped: 3, Cut: 3, Slow: 1, SlowFor: 2 * time.Millisecond}
+)
+
+// lateAPI is one whose answers are behind and whose clock is not exact, besides.
+func lateAPI() stripefake.Faults {
+	f := badAPI
+	f.Lag, f.Late = time.Second, 6*time.Second
+	return f
+}
+
+// kindsOfLife are what lives are tried in. In most of them an object changes several times a second, and each kind adds something to go wrong.
+func kindsOfLife() map[string]conditions {
+	account := stripefake.Options{Burst: 40, Reborn: 50, Webhooks: badWebhooks}
+	with := func(edit func(*stripefake.Options)) stripefake.Options {
+		o := account
+		edit(&o)
+		return o
+	}
+	return map[string]conditions{
+		"reconciled in the end": {account: account, before: 10, quiet: true},
+		"killed":                {account: account, before: 25, between: 20, deaths: 40},
+		"bad API":               {account: with(func(o *stripefake.Options) { o.Faults = badAPI }), before: 20, between: 20, deaths: 20, wrongKey: 20},
+		"late API":              {account: with(func(o *stripefake.Options) { o.Faults = lateAPI() }), before: 20, between: 20, deaths: 20},
+		"late lists":            {account: with(func(o *stripefake.Options) { o.Faults.Late = 30 * time.Second }), before: 20, between: 10, deaths: 10},
+		"connected accounts":    {account: with(func(o *stripefake.Options) { o.Accounts, o.Faults = []string{"acct_1"}, badAPI }), before: 20, between: 10, deaths: 20},
+		"down for hours": {account: with(func(o *stripefake.Options) {
+			o.Gap, o.Webhooks = 10*time.Second, stripefake.Webhooks{Doubled: 10, Shuffled: 30}
+		}),
+			before: 10, between: 10, deaths: 10, down: 90, waits: 10 * time.Minute},
+		"products that change unseen": {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 50, 70, 8 }), before: 20, between: 10, deaths: 10},
+	}
+}
+
+// However webhooks get lost, doubled and out of order, whatever the API does, wherever processes die: after the last reconciliation the mirror is what the
+// account has, with few looks. Without reconciliation it is not.
+func TestLives(t *testing.T) {
+	t.Parallel()
+	var all sums
+	t.Cleanup(func() { all.check(t) })
+	for name, c := range kindsOfLife() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sum sums
+			for i := range uint64(*livesCount) {
+				l := liveOnce(t, c, *livesSeed+i, *livesSteps)
+				sum.add(l)
+				all.add(l)
+				if len(l.wrongs) > 0 {
+					t.Fatalf("seed %d: %s", l.seed, shrunk(t, c, l, *livesSteps))
+				}
+			}
+			t.Log(&sum)
+		})
+	}
+}
+
+// sums are those of the lives of a kind.
+type sums struct {
+	mu                     sync.Mutex
+	lives, differ          int
+	objects, looked, looks int
+	events, calls          int
+	counts                 map[string]int
+}
+
+func (s *sums) add(l *life) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lives++
+	if l.counts[behind] > 0 {
+		s.differ++
+	}
+	s.objects += len(l.truth())
+	s.events += len(l.fake.Events())
+	s.calls += l.caller.calls
+	for _, n := range l.caller.looked {
+		s.looked++
+		s.looks += n
+	}
+	if s.counts == nil {
+		s.counts = map[string]int{}
+	}
+	for name, n := range l.counts {
+		s.counts[name] += n
+	}
+}
+
+func (s *sums) String() string {
+	return fmt.Sprintf("%d lives of %d events and %d objects; webhooks alone leave %d objects wrong, in %d lives; %d looks at %d objects: %.2f each; %d calls; %v",
+		s.lives, s.events, s.objects, s.counts[behind], s.differ, s.looks, s.looked, float64(s.looks)/float64(max(1, s.looked)), s.calls, s.counts)
+}
+
+// check fails where lives prove nothing, or cost too much.
+func (s *sums) check(t *testing.T) {
+	t.Helper()
+	t.Log(s)
+	if s.lives < 16 { // somebody looks at a few
+		return
+	}
+	if s.differ*10 < s.lives*9 || s.looked == 0 || s.counts["died"] == 0 || s.counts["died looking"] == 0 {
+		t.Errorf("these lives need no reconciliation, no looks, or nobody dies: %s", s)
+	}
+	if s.looks*2 > s.looked*3 {
+		t.Errorf("more than 1.5 looks at each object that needs any: %s", s)
+	}
+}
+
+// liveOnce is one life from its beginning to what is wrong after its end.
+func liveOnce(t *testing.T, c conditions, seed uint64, steps int) (l *life) {
+	t.Helper()
+	defer func() {
+		r := recover()
+		if b, ok := r.(broken); ok {
+			t.Fatal(b)
+		}
+		if r != nil {
+			panic(r)
+		}
+	}()
+	l = newLife(t, &c, seed)
+	l.lives(steps)
+	l.ends()
+	l.check()
+	return l
+}
+
+// shrunk looks for a shorter life that goes wrong too, and says how to see it again.
+func shrunk(t *testing.T, c conditions, l *life, steps int) string {
+	t.Helper()
+	for least := 0; steps-least > 1; {
+		half := (least + steps) / 2
+		if again := liveOnce(t, c, l.seed, half); len(again.wrongs) > 0 {
+			l, steps = again, half
+		} else {
+			least = half
+		}
+	}
+	return fmt.Sprintf("%d steps (-lives.seed=%d -lives.steps=%d -lives.count=1)\n%s", steps, l.seed, steps, strings.Join(l.wrongs, "\n"))
+}

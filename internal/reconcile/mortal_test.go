@@ -1,0 +1,195 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+)
+
+// mortality lets what reconciles die before or after any of its statements and calls, as a killed process does: what is under way at the server
+// is done, and nothing comes after it.
+type mortality struct {
+	mu sync.Mutex
+	// left are the moments until death; 0: it lives on.
+	left int
+	die  context.CancelCauseFunc
+	// waits are how often in a row somebody has asked whether events have their outcomes.
+	waits int
+}
+
+var errKilled = errors.New("killed")
+
+// mortally does something that may die on the way, and says whether it has.
+func (l *life) mortally(do func(context.Context)) bool {
+	m := &l.mortal
+	before, die := m.left, m.die
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	if m.left, m.die = 0, cancel; l.chance.IntN(100) < l.deaths {
+		m.left = 1 + l.chance.IntN(60)
+	}
+	do(ctx)
+	m.left, m.die = before, die
+	if context.Cause(ctx) != errKilled {
+		return false
+	}
+	l.begin()
+	return true
+}
+
+// moment is one at which death may come.
+func (m *mortality) moment() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left == 0 {
+		return
+	}
+	if m.left--; m.left == 0 {
+		m.die(errKilled)
+	}
+}
+
+// mortalPool is a pool of a role on which one may die.
+func (l *life) mortalPool(t *testing.T, role string) *pgxpool.Pool {
+	t.Helper()
+	cfg := l.db.Role(t, role).Config()
+	cfg.ConnConfig.Tracer = l
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	l.must(err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// statement is the text of the one that contains something.
+func statement(of []string, has string) string {
+	for _, sql := range of {
+		if strings.Contains(sql, has) {
+			return sql
+		}
+	}
+	panic("no statement has " + has)
+}
+
+var (
+	pendingSQL = statement(processor.Statements(), "o.status IS NULL OR o.status = 'failed'")
+	provenSQL  = statement(reconcile.Statements(), "INSERT INTO watermarks")
+)
+
+type tracedKey struct{}
+
+// TraceQueryStart is called before each statement. While somebody waits for outcomes, the auditor comes.
+func (l *life) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(d.SQL, "SET ROLE") { // by another goroutine
+		return ctx
+	}
+	l.mortal.moment()
+	if d.SQL == pendingSQL {
+		if l.mortal.waits++; l.mortal.waits > 3 {
+			l.mortal.waits = 0
+			l.audit()
+		}
+	}
+	return context.WithValue(ctx, tracedKey{}, d.SQL)
+}
+
+// TraceQueryEnd is called after each.
+func (l *life) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryEndData) {
+	sql, ok := ctx.Value(tracedKey{}).(string)
+	if !ok {
+		return
+	}
+	if sql == provenSQL && d.Err == nil {
+		l.proven()
+	}
+	l.mortal.moment()
+}
+
+// caller calls the API for what reconciles, on the account's clock.
+type caller struct {
+	*reconcile.Client
+	life *life
+	// told is the time that the last answer told, and at when that was.
+	told, at time.Time
+	// looked is how often each object was answered to a look.
+	looked map[string]int
+	calls  int
+}
+
+// Now is the provider's time as the last answer told it, as reconcile.Clock keeps it.
+func (c *caller) Now() time.Time {
+	now := c.life.fake.Now()
+	if c.told.IsZero() {
+		return now
+	}
+	return c.told.Add(now.Sub(c.at))
+}
+
+// Do calls the API, perhaps after something else has happened, for small pages. Where the budget makes it wait, that time passes.
+func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+	l := c.life
+	l.mortal.waits = 0
+	if l.chance.IntN(100) < l.between {
+		l.something()
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	l.mortal.moment()
+	if c.calls++; c.calls > 100_000 {
+		panic("calls without end")
+	}
+	call.Query = maps.Clone(call.Query)
+	if call.Query.Get("limit") == "100" {
+		call.Query.Set("limit", "7")
+	}
+	a, err := c.Client.Do(ctx, call)
+	l.mortal.moment()
+	if err != nil {
+		return nil, err
+	}
+	c.learn(call, a)
+	return a, nil
+}
+
+func (c *caller) learn(call provider.Call, a *reconcile.Response) {
+	l := c.life
+	if a.Verdict.Wait > 0 {
+		var until time.Time
+		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT max(blocked_until) FROM budgets`).Scan(&until))
+		l.wait(until.Sub(l.fake.Now()))
+	}
+	if a.Verdict.Kind != provider.Found && a.Verdict.Kind != provider.Missing {
+		return
+	}
+	if !a.Date.IsZero() {
+		c.told, c.at = a.Date, l.fake.Now()
+	}
+	if key := objectOf(call); key != "" {
+		c.looked[key]++
+	}
+}
+
+// objectOf names the object that a call looks at, "" where it is none.
+func objectOf(c provider.Call) string {
+	part := strings.Split(strings.Trim(c.Path, "/"), "/")
+	if len(part) < 3 || len(part) == 3 && part[0] == "v2" {
+		return ""
+	}
+	id, err := url.PathUnescape(part[len(part)-1])
+	if err != nil {
+		return ""
+	}
+	return c.Account + " " + id
+}
