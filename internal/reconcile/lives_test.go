@@ -15,6 +15,7 @@ import (
 var (
 	livesCount = flag.Int("lives.count", 4, "how many lives there are of each kind")
 	livesSteps = flag.Int("lives.steps", 200, "how many steps a life has")
+	livesShort = flag.Bool("lives.short", true, "look for a shorter life where one fails")
 	livesSeed  = flag.Uint64("lives.seed", 1, "the seed of the first life")
 )
 
@@ -149,7 +150,7 @@ func liveOnce(t *testing.T, c conditions, seed uint64, steps int) (l *life) {
 // shrunk looks for a shorter life that goes wrong too, and says how to see it again.
 func shrunk(t *testing.T, c conditions, l *life, steps int) string {
 	t.Helper()
-	for least := 0; steps-least > 1; {
+	for least := 0; *livesShort && steps-least > 1; {
 		half := (least + steps) / 2
 		if again := liveOnce(t, c, l.seed, half); len(again.wrongs) > 0 {
 			l, steps = again, half
