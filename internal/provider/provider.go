@@ -192,6 +192,9 @@ type Observation struct {
 	Own bool
 	// Still: the own version is not known to move with every change, so the window reaches to the receipt.
 	Still bool
+	// Until is the last microsecond of the event's own time where At is the object's version, 0 where the event tells none: a Still one's window reaches as far,
+	// though the clock of the receipt be behind the provider's.
+	Until int64
 	// Rank is 0 for the event that opens the object, else 1 + the place of its status in the type's order; 1 where no rank is safe.
 	Rank int
 	// AnyTime exempts At from the bound against the time of receipt (Stripe test clocks).

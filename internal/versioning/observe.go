@@ -73,14 +73,14 @@ func version(o provider.Observation) Version {
 }
 
 // window is the provider time in which the state was so: the unit of the clock that At was read from, and up to the
-// receipt where the object may have changed without moving its version, or where no time is told.
+// receipt, or to the event's own time if that is later, where the object may have changed without moving its version.
 func window(o provider.Observation, received int64) (lo, hi int64) {
 	if !o.HasAt {
 		return 0, max(0, received)
 	}
 	hi = unitEnd(o)
 	if o.Own && o.Still {
-		hi = max(hi, received)
+		hi = max(hi, received, o.Until)
 	}
 	return o.At, hi
 }

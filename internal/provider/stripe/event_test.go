@@ -158,6 +158,16 @@ func TestBefore(t *testing.T) {
 	}
 }
 
+// A product's own version may stand still: its event's time tells until when the state was so at least.
+func TestUntil(t *testing.T) {
+	t.Parallel()
+	body := `{"id":"evt_1","object":"event","type":"product.updated","created":1800000010,"livemode":true,"data":{"object":{"id":"prod_1","object":"product","updated":1800000000}}}`
+	o, err := stripe.Stripe{}.Observe(&provider.Source{}, &provider.Stored{Body: []byte(body)})
+	if err != nil || o.At != 1_800_000_000_000_000 || !o.Own || o.Until != 1_800_000_010_999_999 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
 func TestThinEvents(t *testing.T) {
 	t.Parallel()
 	const partial = "partial: a thin event names its object and carries none of it"

@@ -41,6 +41,9 @@ func TestSnapshot(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
+		if o.Own && !o.HasAt {
+			t.Errorf("%s: a version of its own that is not used", name)
+		}
 		if got := (seen{o.Deleted, o.Final, o.Own, o.At, string(o.State.Raw())}); !c.dead && got != c.want {
 			t.Errorf("%s: %s", name, cmp.Diff(c.want, got))
 		}

@@ -56,7 +56,10 @@ func (e event) ownVersion(r row, o *provider.Observation) {
 	if r.own == "" || !ok || !sensible(seconds) || o.Deleted {
 		return
 	}
-	o.At, o.Own, o.Still = seconds*second, true, r.still
+	if o.HasAt {
+		o.Until = o.At + o.Unit - 1
+	}
+	o.At, o.HasAt, o.Own, o.Still = seconds*second, true, true, r.still
 }
 
 // before is what the changed fields were before: previous_attributes wherever it is present, whatever the event's type
