@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // conditions are what a life meets.
@@ -36,6 +39,8 @@ type conditions struct {
 	deaths int
 	// down is the percentage of pulls of deliveries that nobody takes.
 	down int
+	// ahead is how far this machine's clock is ahead of the account's.
+	ahead time.Duration
 	// wrongKey is the percentage of passes of looks that find another account, an empty one, behind the API, and of runs that find the key revoked.
 	wrongKey int
 	// quiet: nobody reconciles before the end.
@@ -65,6 +70,7 @@ type life struct {
 	depth             int  // of what happens in the middle of something
 	over              bool // the account lives no longer
 
+	wished map[string]bool
 	wrongs []string
 	counts map[string]int
 }
@@ -74,7 +80,7 @@ const lifeSource = "shop"
 // newLife makes a life that has not begun, in a database of its own.
 func newLife(t *testing.T, c *conditions, seed uint64) *life {
 	t.Helper()
-	l := &life{conditions: c, db: testkit.Database(t), seed: seed, chance: rand.New(rand.NewPCG(seed, 71)), counts: map[string]int{}, alone: &alone{}}
+	l := &life{conditions: c, db: testkit.Database(t), seed: seed, chance: rand.New(rand.NewPCG(seed, 71)), counts: map[string]int{}, alone: &alone{}, wished: map[string]bool{}}
 	o := c.account
 	o.Seed, o.Start = seed, time.Date(2026, time.November, 20, 12, 0, 0, 0, time.UTC)
 	l.fake = stripefake.New(t, o)
@@ -88,7 +94,7 @@ func newLife(t *testing.T, c *conditions, seed uint64) *life {
 	return l
 }
 
-// clock makes the database's clock the account's.
+// clock makes the database's clock one that stands.
 func (l *life) clock(t *testing.T) error {
 	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz NOT NULL)`, `GRANT SELECT ON test_clock TO PUBLIC`, `INSERT INTO test_clock VALUES (to_timestamp(0))`,
 		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM postern.test_clock'`} {
@@ -100,9 +106,12 @@ func (l *life) clock(t *testing.T) error {
 	return nil
 }
 
-// show sets the database's clock to the account's.
+// now is the time on this machine's clock.
+func (l *life) now() time.Time { return l.fake.Now().Add(l.ahead) }
+
+// show sets the database's clock to this machine's.
 func (l *life) show() {
-	_, err := l.db.Pool.Exec(context.Background(), `UPDATE test_clock SET at = $1`, l.fake.Now())
+	_, err := l.db.Pool.Exec(context.Background(), `UPDATE test_clock SET at = $1`, l.now())
 	l.must(err)
 }
 
@@ -139,7 +148,7 @@ func (l *life) reconciler(t *testing.T) {
 	s := reconcile.DefaultSettings
 	s.Span, s.MinSpan, s.MaxSpan, s.Kept = 20*time.Second, 5*time.Second, time.Hour, 6*time.Hour
 	s.Overlap, s.Settle, s.Again = 30*time.Second, 10*time.Second, time.Microsecond
-	l.runner = &reconcile.Runner{Pool: pool, Log: l.gateway, Processor: l.processor(pool), Sources: sources, Settings: s, Now: l.fake.Now}
+	l.runner = &reconcile.Runner{Pool: pool, Log: l.gateway, Processor: l.processor(pool), Sources: sources, Settings: s, Now: l.now}
 	l.begin()
 }
 
@@ -180,7 +189,7 @@ func (l *life) something() {
 	if waits == 0 {
 		waits = 10 * time.Second
 	}
-	switch n := l.chance.IntN(10); {
+	switch n := l.chance.IntN(12); {
 	case n < 3:
 		l.wait(time.Duration(l.chance.Int64N(int64(waits))))
 	case n < 4:
@@ -189,18 +198,33 @@ func (l *life) something() {
 		l.fake.Live(l.chance.IntN(3))
 	case n < 6:
 		l.deliver()
+	case n < 7:
+		l.wish()
 	case l.quiet && !l.over:
-	case n < 8 && l.depth < 3:
+	case n < 9 && l.depth < 3:
 		l.ask(reconcile.Order{What: reconcile.Events, Account: l.anyAccount()})
 		defer l.trouble(func(f *stripefake.Faults) { f.Revoked = true })()
 		l.carry()
-	case n < 10 && l.depth < 3:
+	case n < 12 && l.depth < 3:
 		l.show()
 		defer l.trouble(func(f *stripefake.Faults) { f.Blind = true })()
 		for range 1 + l.chance.IntN(5) {
 			l.pass()
 		}
 	}
+}
+
+// wish has somebody want a look at an object.
+func (l *life) wish() {
+	all := slices.SortedFunc(maps.Keys(l.truth()), func(a, b versioning.Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	if len(all) == 0 {
+		return
+	}
+	k := all[l.chance.IntN(len(all))]
+	k.Source = l.source.Number
+	l.wished[strings.TrimSuffix(strings.TrimSuffix(k.Account, "test"), "/")+" "+k.ID] = true
+	_, err := reconcile.Wish(context.Background(), l.operator, k, "test", "to see")
+	l.must(err)
 }
 
 // trouble lets something be wrong with the key, perhaps, until the function is called.
@@ -226,7 +250,7 @@ func (l *life) deliver() {
 		if up {
 			named, err := stripe.Stripe{}.Identify(l.source.Config, d)
 			l.must(err)
-			ds = append(ds, events.Delivery{Source: l.source.Number, ReceivedAt: l.fake.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
+			ds = append(ds, events.Delivery{Source: l.source.Number, ReceivedAt: l.now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
 				Body: slices.Clone(d.Body), Events: named})
 		}
 		return up

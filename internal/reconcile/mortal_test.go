@@ -168,7 +168,7 @@ func (c *caller) learn(call provider.Call, a *reconcile.Response) {
 	if a.Verdict.Wait > 0 {
 		var until time.Time
 		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT max(blocked_until) FROM budgets`).Scan(&until))
-		l.wait(until.Sub(l.fake.Now()))
+		l.wait(until.Sub(l.now()))
 	}
 	if a.Verdict.Kind != provider.Found && a.Verdict.Kind != provider.Missing {
 		return
