@@ -137,6 +137,9 @@ func difference(d *reconcile.Difference) string {
 	}
 	var b strings.Builder
 	b.WriteString(said)
+	if len(d.Fields) > 0 {
+		b.WriteByte(':')
+	}
 	for _, f := range d.Fields {
 		fmt.Fprintf(&b, "\n  %s: %s here, %s there", f.Path, f.Before, f.After)
 	}

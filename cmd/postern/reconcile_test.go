@@ -26,6 +26,9 @@ func (twoEvents) Longest() time.Duration { return 0 }
 
 func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
 	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+2)
+	if c.Path == "/list" {
+		body = []byte(`{"things": [{"id": "obj_1", "answer": {"unit": 1, "object": {"a": 2}}}, {"id": "obj_2", "answer": {"unit": 1, "object": {"a": 3}}}, {"id": "obj_9", "answer": {"unit": 1, "object": {"a": 9}}}]}`)
+	}
 	if c.Path == "/events" {
 		body = []byte(`{"events": []}`)
 		if c.Query.Get("since") <= fmt.Sprint(sim.Start) && c.Query.Get("until") > fmt.Sprint(sim.Start) {
@@ -111,6 +114,32 @@ func TestReconcile(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "runs", "list", "--job", "reconcile").want(t, 0, "an outage", "")
+}
+
+// What a run over objects has found is told by type, and field by field.
+func TestDriftOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.reconciles(t, true)
+	b.run(t, "reconcile", "stripe")
+	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1")
+	const heads = "TYPE   PHASE  CHANGED SINCE  CHECKED  EQUAL  MISSING  BEHIND  AHEAD  DIFFERENT  GHOSTS  MENDED  LEFT\n"
+	b.run(t, "reconcile", "stripe", "--objects", "--full", "--dry-run").want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       0       0\n", "")
+	b.run(t, "drift", "show").want(t, 0, "events", "")
+	swept := b.run(t, "reconcile", "stripe", "--type", "thing")
+	swept.want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       2       0\n", "")
+	swept.want(t, 0, "postern drift report 4.", "")
+	swept.want(t, 0, "3 processed, 1 equal, 1 missing, 1 behind, 2 mended", "")
+	b.run(t, "drift", "show").want(t, 0, "type thing  1970-01-01T00:00:00.000000Z", "")
+	report := b.run(t, "drift", "report", "4")
+	report.want(t, 0, "\nthing obj_2 was behind, and is mended (event ", "")
+	report.want(t, 0, "):\n  state.a: 1 here, 2 there\n", "")
+	report.want(t, 0, "\nthing obj_9 was missing, and is mended (event ", "")
+	if r := b.run(t, "drift", "report", "4", "--kind", "behind", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"behind": 1`) || !strings.Contains(r.out, `"path": "state.a"`) || strings.Contains(r.out, "obj_9") {
+		t.Errorf("%+v", r)
+	}
+	b.run(t, "drift", "report", "1").want(t, 3, "", "no run over objects")
+	b.run(t, "reconcile", "stripe", "--full").want(t, 2, "", "name a type, or ask for objects")
 }
 
 // What is left out or doubted is said.
