@@ -114,6 +114,9 @@ func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.T
 		return "The log had what the API answers now."
 	}
 	said := fmt.Sprintf("The provider told of %s: the log had %d and lacked %d", counted(int(counts[reconcile.Seen]), "event"), counts[reconcile.Present], counts[reconcile.Missing])
+	if n := counts[reconcile.Undelivered]; n > 0 {
+		said += fmt.Sprintf(", and the provider itself says of %d that they were not delivered", n)
+	}
 	if n := counts[reconcile.Conflicting]; n > 0 {
 		said += fmt.Sprintf(", and had %d with other content (postern conflicts list)", n)
 	}
@@ -133,7 +136,7 @@ func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.T
 func reconcileCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
 	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Ghosts, reconcile.Mended,
-		reconcile.Left, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
+		reconcile.Left, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}

@@ -150,6 +150,11 @@ func TestReconciledInWords(t *testing.T) {
 	if got := reconciled(&reconcile.Order{What: reconcile.Events}, counts, time.Time{}, time.Time{}); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
+	lacked := map[string]int64{reconcile.Seen: 9, reconcile.Present: 4, reconcile.Missing: 5, reconcile.Undelivered: 3}
+	want = "The provider told of 9 events: the log had 4 and lacked 5, and the provider itself says of 3 that they were not delivered."
+	if got := reconciled(&reconcile.Order{What: reconcile.Events}, lacked, time.Time{}, time.Time{}); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
 	if got, want := reconcileCounts(counts), "1 processed, 1 conflicting, 3 refused"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

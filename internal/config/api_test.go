@@ -118,7 +118,7 @@ func TestAPIProblems(t *testing.T) {
 		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}":                                         {"sources.a.api: the API of stripe has no hooks, repositories and redeliver: leave these out"},
 		githubAPI + "{key: {value: ghr_s3cret}}":                                                            {"line 6: sources.a.api: key: is a refresh token"},
 		githubAPI + "{key: {value: k}, version: v3}":                                                        {"sources.a.api: version: \"v3\" is none of GitHub's: write a date like 2022-11-28"},
-		githubAPI + "{key: {value: k}, thin_events: true}":                                                 {"sources.a.api: thin_events: github has none: leave it out"},
+		githubAPI + "{key: {value: k}, thin_events: true}":                                                  {"sources.a.api: thin_events: github has none: leave it out"},
 		githubAPI + "{key: {value: k}, hooks: [app/hook]}":                                                  {"sources.a.api: hooks: \"app/hook\" is none: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
 		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}":                                        {"hooks: \"repos/o/../hooks/1\" is none"},
 		githubAPI + "{key: {value: k}, repositories: [kettle]}":                                             {"sources.a.api: repositories: \"kettle\" is none: write OWNER/NAME"},

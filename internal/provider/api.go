@@ -104,3 +104,10 @@ type ThinLister interface {
 	// ListThinEvents asks as ListEvents does. EventPage splits the answer.
 	ListThinEvents(api *API, account string, since, until time.Time, cursor string) Call
 }
+
+// UndeliveredLister is an EventLister whose API tells which events' webhooks have not been taken.
+type UndeliveredLister interface {
+	EventLister
+	// ListUndelivered asks as ListEvents does, for those events alone. EventPage splits the answer.
+	ListUndelivered(api *API, account string, since, until time.Time, cursor string) Call
+}

@@ -16,7 +16,8 @@ import (
 
 // Counts of a run over deliveries, besides the others.
 const (
-	// Undelivered are events of which the provider's last attempt failed, as far as the provider knows.
+	// Undelivered are events of which the provider's last attempt failed, as far as the provider knows. Where it speaks of all its endpoints together (EventLister), they are
+	// those of the missing alone.
 	Undelivered = "undelivered"
 	// Unread are events that the log lacks and whose body the API did not give.
 	Unread = "unread"
@@ -171,8 +172,13 @@ func (s *sending) stored(ctx context.Context, evs []*sentEvent) (map[[16]byte]in
 	for _, e := range evs {
 		keys = append(keys, e.digest[:])
 	}
+	return s.known(ctx, keys)
+}
+
+// known are the ids of the events that the log has, by the digests of their keys.
+func (w *work) known(ctx context.Context, keys [][]byte) (map[[16]byte]int64, error) {
 	known := map[[16]byte]int64{}
-	rows, err := s.Pool.Query(ctx, storedSQL, s.order.Source, keys)
+	rows, err := w.Pool.Query(ctx, storedSQL, w.order.Source, keys)
 	if err == nil {
 		var key []byte
 		var id int64

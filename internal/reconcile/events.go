@@ -113,46 +113,74 @@ func later(a, b time.Time) time.Time {
 
 // stretch reads all pages of a stretch of time, without its end, and appends what the log lacks.
 func (w *work) stretch(ctx context.Context, lister provider.EventLister, since, until time.Time) (fresh []int64, pages int, err error) {
-	lists := []func(*provider.API, string, time.Time, time.Time, string) provider.Call{lister.ListEvents}
+	w.lacked = nil
+	until = until.Add(-time.Microsecond)
+	lists := []eventList{lister.ListEvents}
 	if thin, ok := lister.(provider.ThinLister); ok && w.source.API.ThinEvents {
 		lists = append(lists, thin.ListThinEvents)
 	}
 	for _, list := range lists {
-		ids, n, err := w.list(ctx, lister, func(cursor string) provider.Call {
-			return list(w.source.API, w.order.Account, since, until.Add(-time.Microsecond), cursor)
+		n, err := w.list(ctx, lister, list, since, until, func(bodies [][]byte) error {
+			ids, err := w.page(ctx, bodies)
+			fresh = append(fresh, ids...)
+			return err
 		})
 		if err != nil {
 			return nil, 0, err
 		}
-		fresh, pages = append(fresh, ids...), max(pages, n)
+		pages = max(pages, n)
 	}
-	return fresh, pages, nil
+	return fresh, pages, w.undelivered(ctx, lister, since, until)
 }
 
-// list reads all pages of a list of events, and appends what the log lacks.
-func (w *work) list(ctx context.Context, lister provider.EventLister, at func(cursor string) provider.Call) (fresh []int64, pages int, err error) {
+// undelivered counts which of the events that the log lacked the provider has not delivered by its own account. Where it lacked nothing nobody is asked.
+func (w *work) undelivered(ctx context.Context, lister provider.EventLister, since, until time.Time) error {
+	teller, ok := lister.(provider.UndeliveredLister)
+	if !ok || len(w.lacked) == 0 {
+		return nil
+	}
+	lacked := map[string]bool{}
+	for _, key := range w.lacked {
+		lacked[key] = true
+	}
+	_, err := w.list(ctx, lister, teller.ListUndelivered, since, until, func(bodies [][]byte) error {
+		for _, d := range w.told(bodies) {
+			for _, e := range d.Events {
+				if lacked[e.Key] {
+					w.counts[Undelivered]++
+				}
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// eventList asks for a page of a list of events.
+type eventList func(api *provider.API, account string, since, until time.Time, cursor string) provider.Call
+
+// list reads all pages of a list of events, and says how many there were.
+func (w *work) list(ctx context.Context, lister provider.EventLister, list eventList, since, until time.Time, use func(bodies [][]byte) error) (pages int, err error) {
 	for cursor := ""; ; {
-		a, err := w.patiently(ctx, at(cursor))
+		a, err := w.patiently(ctx, list(w.source.API, w.order.Account, since, until, cursor))
 		if err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		if a.Verdict.Kind == provider.Missing {
-			return nil, 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Verdict.Detail)
+			return 0, fmt.Errorf("the API of source %s says that there is no list of events: %s", w.source.Name, a.Verdict.Detail)
 		}
 		bodies, next, err := lister.EventPage(w.named(w.order.Account), a.Body)
 		if err != nil {
-			return nil, 0, fmt.Errorf("source %s: %w", w.source.Name, err)
+			return 0, fmt.Errorf("source %s: %w", w.source.Name, err)
 		}
-		ids, err := w.page(ctx, bodies)
-		if err != nil {
-			return nil, 0, err
+		if err := use(bodies); err != nil {
+			return 0, err
 		}
-		fresh = append(fresh, ids...)
 		if pages++; next == "" {
-			return fresh, pages, nil
+			return pages, nil
 		}
 		if next == cursor {
-			return nil, 0, fmt.Errorf("the API of source %s gives the same page again and again", w.source.Name)
+			return 0, fmt.Errorf("the API of source %s gives the same page again and again", w.source.Name)
 		}
 		cursor = next
 	}
@@ -160,22 +188,28 @@ func (w *work) list(ctx context.Context, lister provider.EventLister, at func(cu
 
 // page appends the events of a page, or counts what the log lacks of them.
 func (w *work) page(ctx context.Context, bodies [][]byte) ([]int64, error) {
+	ds := w.told(bodies)
+	w.counts[Refused] += int64(len(bodies) - len(ds))
+	if w.order.DryRun {
+		return nil, w.compare(ctx, ds)
+	}
+	return w.append(ctx, ds)
+}
+
+// told are the events of a page as deliveries, without those of accounts that the source does not take.
+func (w *work) told(bodies [][]byte) []events.Delivery {
 	ds := make([]events.Delivery, 0, len(bodies))
 	received := w.received()
 	for _, body := range bodies {
 		d := provider.Delivery{Body: body, ReceivedAt: received}
 		named, err := w.source.Provider.Identify(w.source.Config, &d)
 		if err != nil {
-			w.counts[Refused]++ // of an account that the source does not take
 			continue
 		}
 		ds = append(ds, events.Delivery{Source: w.order.Source, ReceivedAt: received, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: w.proof,
 			Body: body, Events: named})
 	}
-	if w.order.DryRun {
-		return nil, w.compare(ctx, ds)
-	}
-	return w.append(ctx, ds)
+	return ds
 }
 
 // Refused counts events that the source takes from nobody, since they are of an account that it does not allow.
@@ -186,20 +220,28 @@ SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.
 
 // compare counts what of some deliveries is in the log.
 func (w *work) compare(ctx context.Context, ds []events.Delivery) error {
+	var names []string
 	var keys [][]byte
 	for i := range ds {
 		for _, e := range ds[i].Events {
 			digest := events.KeyDigest(e.Key)
-			keys = append(keys, digest[:])
+			names, keys = append(names, e.Key), append(keys, digest[:])
 		}
 	}
-	var known int64
-	if err := w.Pool.QueryRow(ctx, knownSQL, w.order.Source, keys).Scan(&known); err != nil {
-		return fmt.Errorf("look for %d keys: %w", len(keys), err)
+	known, err := w.known(ctx, keys)
+	if err != nil {
+		return err
+	}
+	lacked := 0
+	for i, key := range keys {
+		if _, ok := known[[16]byte(key)]; !ok {
+			lacked++
+			w.lacked = append(w.lacked, names[i])
+		}
 	}
 	w.counts[Seen] += int64(len(keys))
-	w.counts[Present] += known
-	w.counts[Missing] += int64(len(keys)) - known
+	w.counts[Present] += int64(len(keys) - lacked)
+	w.counts[Missing] += int64(lacked)
 	return nil
 }
 

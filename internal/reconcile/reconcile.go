@@ -167,6 +167,8 @@ type work struct {
 	log   *slog.Logger
 	// counts are of what lies behind the checkpoint and is not passed by it yet: ended there, it is counted again.
 	counts map[string]int64
+	// lacked are the keys of the missing events of the stretch in hand.
+	lacked []string
 }
 
 // Carry does what the run was asked for; it is a runs.Carry.
@@ -212,7 +214,7 @@ func (w *work) append(ctx context.Context, ds []events.Delivery) ([]int64, error
 		return nil, err
 	}
 	var fresh, present, all []int64
-	conflicts := int64(0)
+	conflicts, keys := int64(0), map[int64]string{}
 	for _, of := range receipts {
 		for _, r := range of {
 			all = append(all, r.ID)
@@ -221,8 +223,10 @@ func (w *work) append(ctx context.Context, ds []events.Delivery) ([]int64, error
 				conflicts++
 			case r.Duplicate:
 				present = append(present, r.ID)
+				keys[r.ID] = r.Key
 			default:
 				fresh = append(fresh, r.ID)
+				w.lacked = append(w.lacked, r.Key)
 			}
 		}
 	}
@@ -233,6 +237,9 @@ func (w *work) append(ctx context.Context, ds []events.Delivery) ([]int64, error
 			return nil, err
 		}
 		fresh = append(fresh, mine...)
+		for _, id := range mine {
+			w.lacked = append(w.lacked, keys[id])
+		}
 	}
 	w.counts[Seen] += int64(len(present)+len(entering)) + conflicts
 	w.counts[Present] += int64(len(present) + len(entering) - len(fresh))

@@ -13,7 +13,10 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-var _ provider.ThinLister = Stripe{}
+var (
+	_ provider.ThinLister        = Stripe{}
+	_ provider.UndeliveredLister = Stripe{}
+)
 
 // ListEvents lists the account's events that carry a snapshot, newest first. Stripe keeps them for 30 days.
 func (Stripe) ListEvents(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
@@ -23,6 +26,13 @@ func (Stripe) ListEvents(api *provider.API, account string, since, until time.Ti
 		query.Set("starting_after", cursor)
 	}
 	return forAccount(api, provider.Call{Account: account, Path: "/v1/events", Query: query})
+}
+
+// ListUndelivered lists the events that some webhook endpoint of the account has not taken, or not yet: it need not be ours.
+func (Stripe) ListUndelivered(api *provider.API, account string, since, until time.Time, cursor string) provider.Call {
+	c := Stripe{}.ListEvents(api, account, since, until, cursor)
+	c.Query.Set("delivery_success", "false")
+	return c
 }
 
 // ListThinEvents lists the account's thin events, newest first, which are kept as long. The cursor is the query of a page as Stripe names it, with all that was asked for.
