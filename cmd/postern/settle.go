@@ -63,6 +63,9 @@ func runSettle(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values
 	if err != nil || r.Status != runs.Done {
 		return err
 	}
+	if r.Counts[reconcile.Absent] > 0 {
+		return tellReconciled(ctx, out, pool, r.Run)
+	}
 	o, err := settledObject(ctx, pool, r)
 	if err != nil {
 		return err
