@@ -5,3 +5,6 @@ var Matches = matches
 
 // Search tells that, and whether the body could not be read.
 var Search = search
+
+// InLook tells whether the object of a look has any of some values.
+var InLook = inLook

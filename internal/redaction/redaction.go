@@ -297,7 +297,7 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (fo
 		if recs[i].Redacted {
 			continue
 		}
-		switch hit, blind := search(o.Finds, body); {
+		switch hit, blind := o.inEvent(&recs[i], body); {
 		case hit:
 			found = append(found, recs[i].ID)
 		case blind:
