@@ -22,6 +22,9 @@ type Listed struct {
 	// taken from the Body or fetched. Without either each one is fetched.
 	At    int64
 	HasAt bool
+	// Known is what the list tells of it, where there is no Body and the API reads it by an address that its name does not tell: Locate takes it for the state of an
+	// object that nothing else is known of.
+	Known []byte
 }
 
 // ObjectLister is a provider whose API lists objects. Its methods are pure, as Provider's are.

@@ -93,10 +93,9 @@ func (f *forge) carry(t *testing.T, c reconcile.Caller) {
 	t.Helper()
 	source := *f.reads
 	source.Caller = c
-	r := f.runner()
-	r.Sources = &reconcile.Sources{}
+	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &reconcile.Sources{}, Settings: reconcile.DefaultSettings}
 	r.Sources.Replace(&source)
-	r.Settings.Kept, r.Settings.Overlap, r.Settings.Settle = reconcile.DefaultSettings.Kept, time.Hour, time.Second
+	r.Settings.Settle, r.Settings.Again = time.Second, 10*time.Millisecond
 	f.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})
 }
 

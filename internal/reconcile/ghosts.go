@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -67,9 +68,10 @@ func (s *sweep) confirm(ctx context.Context, ids []string, to *place) (runs.Stat
 		return "", err
 	}
 	to.gone = choose(items, (*item).gone)
-	if err := s.believe(ctx, to.gone); err != nil {
+	if err := s.believeAll(ctx, to.gone); err != nil {
 		return "", err
 	}
+	to.gone = choose(to.gone, (*item).gone)
 	to.met = choose(items, func(it *item) bool { return !it.gone() })
 	if status, err := s.pass(ctx, to.met, to); err != nil || status != runs.Running {
 		return status, err
@@ -80,17 +82,24 @@ func (s *sweep) confirm(ctx context.Context, ids []string, to *place) (runs.Stat
 	return s.stop(ctx)
 }
 
-// believe proves that objects are missing, and not only out of the reach of the key: once for all of them, or where that may differ from object to object, for each that it does for.
-func (s *sweep) believe(ctx context.Context, gone []*item) error {
+// believeAll proves that objects are missing, and not only out of the reach of the key: once for all of them, or where that may differ from object to object, for each that it does for. Of one that
+// is not believed to be missing this is told, and the run goes on.
+func (s *sweep) believeAll(ctx context.Context, gone []*item) error {
 	of, each := s.source.Reader.(provider.ObjectControl)
 	proven := map[string]bool{}
 	for _, it := range gone {
-		var control provider.Call
+		control := it.where.proof
 		if each {
 			control = of.ControlObject(s.source.Config, s.source.API, s.order.Account, s.objectType, it.id)
 		}
 		if name := control.Path + "?" + control.Query.Encode() + "\n" + string(control.Body); it.look.Missing && !proven[name] {
-			if err := s.believable(ctx, s.key(it.id)); err != nil {
+			err := s.believe(ctx, s.key(it.id), it.where)
+			var unseen *unseenError
+			if errors.As(err, &unseen) {
+				it.bad = unseen.text
+				continue
+			}
+			if err != nil {
 				return err
 			}
 			proven[name] = true

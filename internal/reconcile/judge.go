@@ -35,6 +35,9 @@ type item struct {
 	hasAt bool
 	// whole is the object as the list tells it beside its version, which alone it is held by; nil where it does not.
 	whole *provider.Look
+	// told is what the list tells of an object whose address follows from what is known of it, and where is where it was asked for.
+	told  []byte
+	where where
 	// look is the object as it was answered and in what the rule makes of it; nil where the list only names it.
 	look *provider.Look
 	in   versioning.Input

@@ -19,25 +19,47 @@ const newestSQL = `
 SELECT o.event_id FROM outcomes o JOIN events e ON e.id = o.event_id AND e.event_type <> 'postern.look'
 WHERE o.object = $1 AND o.object <> 0 AND o.run = 0 AND o.source = $2 AND o.account = $3 AND o.object_type = $4 AND o.object_id = $5 ORDER BY o.event_id DESC LIMIT 1`
 
-// locate is the call that reads an object, and what proves that it is missing, as it follows from what is known of it; false where the provider's API has no
-// call for it.
-func (f *fetcher) locate(ctx context.Context, k versioning.Key) (call, proof provider.Call, ok bool, err error) {
+// where is where an object is read.
+type where struct {
+	call provider.Call
+	// located: the call follows from what is known of the object, and proof is found wherever the credentials would see it there.
+	located bool
+	proof   provider.Call
+}
+
+// find is where an object is read: by its name, or by what is known of it, which told adds to; false where the provider's API has no call for it.
+func (f *fetcher) find(ctx context.Context, k versioning.Key, told []byte) (at where, ok bool, err error) {
+	if at.call, ok = f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID); ok {
+		return at, true, nil
+	}
 	l, ok := f.source.Reader.(provider.Locator)
 	if !ok {
-		return call, proof, false, nil
+		return at, false, nil
 	}
 	k.Source = f.source.Number
 	var state []byte
 	err = f.Pool.QueryRow(ctx, stateSQL, k.Source, k.Account, k.Type, k.ID).Scan(&state)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return call, proof, false, fmt.Errorf("read what is known of %s %s: %w", k.Type, k.ID, err)
+		return at, false, fmt.Errorf("read what is known of %s %s: %w", k.Type, k.ID, err)
 	}
 	newest, err := f.newest(ctx, k)
 	if err != nil {
-		return call, proof, false, err
+		return at, false, err
 	}
-	call, proof, ok = l.Locate(f.source.API, k.Type, k.ID, state, newest)
-	return call, proof, ok, nil
+	if state == nil {
+		state = told
+	}
+	at.call, at.proof, ok = l.Locate(f.source.API, k.Type, k.ID, state, newest)
+	at.located = true
+	return at, ok, nil
+}
+
+// believe proves that an object is missing at a place, and not only out of the reach of the key.
+func (f *fetcher) believe(ctx context.Context, k versioning.Key, at where) error {
+	if at.located {
+		return f.seen(ctx, k, at.proof)
+	}
+	return f.believable(ctx, k)
 }
 
 // newest is the newest event of an object that is no look, nil where there is none.
@@ -57,14 +79,19 @@ func (f *fetcher) newest(ctx context.Context, k versioning.Key) (*provider.Store
 	return &recs[0].Stored, nil
 }
 
-// seen proves that the credentials would see an object at its place.
+// unseenError: it is not believed that an object is missing.
+type unseenError struct{ text string }
+
+func (e *unseenError) Error() string { return e.text }
+
+// seen proves that the credentials would see an object at its place. The error is an *unseenError where they may not.
 func (f *fetcher) seen(ctx context.Context, k versioning.Key, proof provider.Call) error {
 	if proof.Path == "" {
-		return fmt.Errorf("the API of source %s says that %s %s is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name, k.Type, k.ID)
+		return &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name, k.Type, k.ID)}
 	}
 	a, err := f.call(ctx, proof)
 	if err == nil && a.Verdict.Kind != provider.Found {
-		err = fmt.Errorf("the API of source %s says that %s %s is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name, k.Type, k.ID)
+		err = &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name, k.Type, k.ID)}
 	}
 	return err
 }

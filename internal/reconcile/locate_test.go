@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -151,5 +152,71 @@ func TestLookBelievesOnlyWhatItSees(t *testing.T) {
 	f.deliver(t)
 	if r := f.look(t, "repository", repository); r.Status != runs.Done || !f.row(t, "repository", repository).deleted {
 		t.Errorf("%s: %s; %+v", r.Status, r.Detail, f.row(t, "repository", repository))
+	}
+}
+
+// wrongs are the objects that the mirror does not show as they are. Of comments no delete is ever told but by their own event.
+func (f *forge) wrongs(t *testing.T) (wrong []string) {
+	t.Helper()
+	for _, o := range f.fake.Truth() {
+		var title, updated string
+		var deleted, doubt bool
+		err := f.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(state ->> 'title', state ->> 'name', state ->> 'body', ''), coalesce(state ->> 'updated_at', ''), deleted, ambiguous OR look_after <> 0
+			FROM objects WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.number, o.Type, o.ID).Scan(&title, &updated, &deleted, &doubt)
+		if err != nil && o.Body != nil || err == nil && (doubt || deleted != (o.Body == nil) || !deleted && (!strings.Contains(string(o.Body), fmt.Sprintf("%q", title)) ||
+			!strings.Contains(string(o.Body), fmt.Sprintf("%q", updated)))) {
+			wrong = append(wrong, fmt.Sprintf("%s %s: %v: %q of %s, deleted %t, in doubt %t; it is %s", o.Type, o.ID, err, title, updated, deleted, doubt, o.Body))
+		}
+	}
+	return wrong
+}
+
+// Where a webhook was added late and loses half, a sweep makes the mirror GitHub's, pull requests that it had never heard of and comments' marks on their issues among it; what is unchanged then costs its pages
+// and no more.
+func TestSweepOfGitHub(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 8, Start: time.Now().Add(-2 * time.Hour), Objects: 60, Comments: 20, Webhooks: githubfake.Webhooks{Lost: 100}}, nil)
+	f.fake.Live(150)
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 50})
+	f.fake.Live(300)
+	f.deliver(t)
+	f.fake.Advance(time.Minute)
+	f.carry(t, f.reads.Caller)
+	if wrong := f.wrongs(t); len(wrong) < 20 {
+		t.Fatalf("%d objects are wrong: there is little to prove", len(wrong))
+	}
+	r := f.run(t, reconcile.Order{What: reconcile.Objects})
+	if r.Status != runs.Done || r.Counts[reconcile.Missing] == 0 || r.Counts[reconcile.Behind] == 0 || r.Counts[reconcile.Ghosts] == 0 || r.Counts[reconcile.Left] != 0 {
+		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+	}
+	for _, w := range f.wrongs(t) {
+		t.Error(w)
+	}
+	before := len(f.fake.Requests())
+	again := f.run(t, reconcile.Order{What: reconcile.Objects, Full: true})
+	if n := len(f.fake.Requests()) - before; again.Status != runs.Done || again.Counts[reconcile.Equal] != again.Counts[reconcile.Seen] || again.Counts[reconcile.Seen] < 60 || n > 2*5+6+2 {
+		t.Errorf("again, with %d calls: %s with %v: %s", n, again.Status, again.Counts, again.Detail)
+	}
+}
+
+// A sweep that may not see an object any more takes it for what it is not: it says so, and makes no tombstone.
+func TestSweepBelievesOnlyWhatItSees(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, func(api *provider.API) { api.Repositories = api.Repositories[1:] })
+	id := f.fake.Open() // in the first repository
+	first := f.fake.Truth()[0].ID
+	f.deliver(t)
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Delete(first)
+	f.fake.Advance(time.Minute)
+	f.carry(t, f.reads.Caller)
+	for _, objectType := range []string{"issue", "repository"} {
+		r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: objectType, Full: true})
+		if r.Status != runs.Done || r.Counts[reconcile.Left] != 1 || r.Counts[reconcile.Ghosts] != 0 {
+			t.Errorf("%s: %s with %v: %s", objectType, r.Status, r.Counts, r.Detail)
+		}
+	}
+	if f.row(t, "issue", id).deleted || f.row(t, "repository", first).deleted {
+		t.Error("what the key does not see is taken for deleted")
 	}
 }

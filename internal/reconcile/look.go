@@ -110,20 +110,14 @@ func (e *passingError) Error() string { return e.text }
 // look fetches an object and returns the event of what was answered. That it is missing is believed only where the same credentials are good for
 // something that is there.
 func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery, error) {
-	call, ok := f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID)
-	believe := func() error { return f.believable(ctx, k) }
-	if !ok {
-		var proof provider.Call
-		var err error
-		if call, proof, ok, err = f.locate(ctx, k); err != nil {
-			return nil, err
-		}
-		believe = func() error { return f.seen(ctx, k, proof) }
+	at, ok, err := f.find(ctx, k, nil)
+	if err != nil {
+		return nil, err
 	}
 	if !ok {
 		return nil, errNoFetch
 	}
-	a, err := f.fetch(ctx, k, call)
+	a, err := f.fetch(ctx, k, at.call)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +127,7 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
 		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag(), Settles: f.settles}
 	if a.Verdict.Kind == provider.Missing {
-		if err := believe(); err != nil {
+		if err := f.believe(ctx, k, at); err != nil {
 			return nil, err
 		}
 		l.Missing, l.Body = true, nil

@@ -49,14 +49,17 @@ func (s *sweep) ask(ctx context.Context, items []*item) error {
 }
 
 func (s *sweep) lookAt(ctx context.Context, it *item) error {
-	call, ok := s.source.Reader.Fetch(s.source.Config, s.source.API, s.order.Account, s.objectType, it.id)
-	if !ok {
+	at, ok, err := s.find(ctx, s.key(it.id), it.told)
+	if err != nil {
+		return err
+	}
+	if it.where = at; !ok {
 		if it.look == nil { // else what the list tells is all there is
 			it.bad = errNoFetch.Error()
 		}
 		return nil
 	}
-	a, err := s.calmly(ctx, func() (*Response, error) { return s.fetch(ctx, s.key(it.id), call) })
+	a, err := s.calmly(ctx, func() (*Response, error) { return s.fetch(ctx, s.key(it.id), at.call) })
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (s *sweep) fetchPage(ctx context.Context, cursor string) *listPage {
 	}
 	p := &listPage{next: next, items: make([]*item, 0, len(listed))}
 	for i := range listed {
-		it := &item{id: listed[i].ObjectID, at: listed[i].At, hasAt: listed[i].HasAt}
+		it := &item{id: listed[i].ObjectID, at: listed[i].At, hasAt: listed[i].HasAt, told: listed[i].Known}
 		if listed[i].Body != nil {
 			look := s.lookOf(it.id, a)
 			look.Body, look.Lag = listed[i].Body, max(s.list.Lag, s.source.Reader.Lag())

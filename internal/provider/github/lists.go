@@ -139,7 +139,7 @@ func (l list) read(objectType string, raw []byte) (one *provider.Listed, changed
 	case l.whole:
 		return &provider.Listed{ObjectID: id, Body: raw}, changed, nil
 	}
-	return &provider.Listed{ObjectID: id, At: changed, HasAt: ok}, changed, nil
+	return &provider.Listed{ObjectID: id, At: changed, HasAt: ok, Known: raw}, changed, nil
 }
 
 // after is the cursor of the page after one, "" behind the last repository. A list by time goes on at the last time of the page, which it tells again. Where that is the time that the page
