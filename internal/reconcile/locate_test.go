@@ -95,7 +95,7 @@ func TestLookSeesTheSame(t *testing.T) {
 func TestLookSeesWhatWasLost(t *testing.T) {
 	t.Parallel()
 	f := newForge(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
-	changed, deleted, renamed := f.fake.Open(), f.fake.Open(), f.fake.Open()
+	changed, deleted, renamed := f.fake.Open(0), f.fake.Open(0), f.fake.Open(0)
 	f.deliver(t)
 	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
 	f.fake.Advance(10 * time.Second)
@@ -126,7 +126,7 @@ func TestLookSeesWhatWasLost(t *testing.T) {
 func TestLookBelievesOnlyWhatItSees(t *testing.T) {
 	t.Parallel()
 	f := newForge(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
-	hidden, transferred := f.fake.Open(), f.fake.Open()
+	hidden, transferred := f.fake.Open(0), f.fake.Open(0)
 	repository := f.fake.Truth()[0].ID
 	f.deliver(t)
 	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
@@ -203,18 +203,22 @@ func TestSweepOfGitHub(t *testing.T) {
 func TestSweepBelievesOnlyWhatItSees(t *testing.T) {
 	t.Parallel()
 	f := newForge(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, func(api *provider.API) { api.Repositories = api.Repositories[1:] })
-	id := f.fake.Open() // in the first repository
+	seen, id := f.fake.Open(1), f.fake.Open(0)
 	first := f.fake.Truth()[0].ID
 	f.deliver(t)
 	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
 	f.fake.Delete(first)
+	f.fake.Delete(seen)
 	f.fake.Advance(time.Minute)
 	f.carry(t, f.reads.Caller)
-	for _, objectType := range []string{"issue", "repository"} {
+	for objectType, ghosts := range map[string]int64{"issue": 1, "repository": 0} {
 		r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: objectType, Full: true})
-		if r.Status != runs.Done || r.Counts[reconcile.Left] != 1 || r.Counts[reconcile.Ghosts] != 0 {
+		if r.Status != runs.Done || r.Counts[reconcile.Left] != 1 || r.Counts[reconcile.Ghosts] != ghosts {
 			t.Errorf("%s: %s with %v: %s", objectType, r.Status, r.Counts, r.Detail)
 		}
+	}
+	if !f.row(t, "issue", seen).deleted {
+		t.Error("what is missing where the key sees is not taken for deleted")
 	}
 	if f.row(t, "issue", id).deleted || f.row(t, "repository", first).deleted {
 		t.Error("what the key does not see is taken for deleted")

@@ -260,10 +260,10 @@ func TestListOfOneSecond(t *testing.T) {
 	l := newListing(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond})
 	ids := map[string]bool{}
 	for range 350 {
-		ids[l.fake.Open()] = true
+		ids[l.fake.Open(0)] = true
 	}
 	l.fake.Advance(time.Minute)
-	ids[l.fake.Open()] = true
+	ids[l.fake.Open(0)] = true
 	got := l.all(t, "issue", time.Time{}, func() {})
 	if len(got) != len(ids) || l.pages > 7 {
 		t.Errorf("%d of %d, in %d pages", len(got), len(ids), l.pages)

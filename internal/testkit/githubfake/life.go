@@ -255,11 +255,11 @@ func (f *Fake) Truth() (all []Truth) {
 	return all
 }
 
-// Open opens an issue in the first repository and names it.
-func (f *Fake) Open() string {
+// Open opens an issue in a repository, counted from 0, and names it.
+func (f *Fake) Open(repository int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return fmt.Sprint(f.issue(f.repos[0]).id)
+	return fmt.Sprint(f.issue(f.repos[repository]).id)
 }
 
 // Edit changes an object's text, Comment comments on an issue, Delete deletes an object, and Transfer moves an issue to another repository.
