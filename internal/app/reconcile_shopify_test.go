@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -202,6 +203,34 @@ func TestFirstSweepOfAShop(t *testing.T) {
 	for _, o := range r.againstShop(t, fake) {
 		if o.Type != "location" {
 			t.Errorf("%s %s is not as the shop has it", o.Type, o.ID)
+		}
+	}
+}
+
+// A key without read_all_orders sees no order of more than 60 days ago: the sweep says so, and makes no tombstone of it.
+func TestOldOrdersOfAShop(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Running: true, Start: time.Now(), Scopes: []string{"read_orders", "read_fulfillments"}})
+	r := startShop(t, fake)
+	operator := r.db.Role(t, "operator")
+	fake.Create("order")
+	r.deliver(t, fake)
+	r.untilLikeShop(t, fake)
+	fake.Advance(61 * 24 * time.Hour)
+	run, err := runs.Ask(t.Context(), operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: 1, What: reconcile.Objects, Type: "order", Full: true}, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		now, err := runs.Show(t.Context(), operator, run)
+		if err == nil && (now.Status != runs.Failed || !strings.Contains(now.Detail, "read_all_orders")) {
+			err = fmt.Errorf("the run is %s: %s", now.Status, now.Detail)
+		}
+		return err
+	})
+	for _, o := range r.againstShop(t, fake) {
+		if o.Type == "order" {
+			t.Errorf("%+v is not as the shop has it", o)
 		}
 	}
 }
