@@ -53,6 +53,7 @@ func New() *declared.Provider {
 		Docs: declared.Docs{
 			Setup: "Say in the source how the sender signs (`scheme`), where its events are named (`events`) and, if its objects are to be mirrored, what events " +
 				"say of them (`objects`); [configuration.md](configuration.md) lists the settings, and [senders.md](senders.md) has them for many senders. " +
+				"How its API is read to find what webhooks lost is said there too (`api`): [reconciliation.md](reconciliation.md#any-other-api). " +
 				"The secret is the one that the sender shows for the endpoint; the address to enter there is `https://YOUR-HOST/webhooks/SOURCE`. " +
 				"What follows is only what the demo source of `postern dev` has.",
 			Links: []string{"https://www.rfc-editor.org/rfc/rfc2104"},
