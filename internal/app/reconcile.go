@@ -74,7 +74,7 @@ func (a *App) replaceReadable(cfg *config.Config, known events.Sources) error {
 		if e.API == nil || e.Reader == nil {
 			continue
 		}
-		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name, Reader: e.Reader, API: e.API, Metrics: f.metrics,
+		c, err := reconcile.NewClient(reconcile.Options{Pool: f.pool, Number: known.Number[name], Source: name, Account: e.Source.Account, Reader: e.Reader, API: e.API, Metrics: f.metrics,
 			Logger: a.Logger.With("component", "reconcile")})
 		if err != nil {
 			return err

@@ -34,8 +34,9 @@ type Options struct {
 	Pool *pgxpool.Pool
 	// Number is the source's, of the table sources.
 	Number int32
-	// Source is the source's name.
+	// Source is the source's name, and Account the one that it is pinned to, if any: it is the key's own, and has one budget under whichever name.
 	Source  string
+	Account string
 	Reader  provider.Reader
 	API     *provider.API
 	Metrics *Metrics
@@ -153,6 +154,9 @@ func (c *Client) spent(ctx context.Context, call provider.Call, at *url.URL) (*R
 }
 
 func (c *Client) budget(account string) *budget {
+	if account == c.o.Account {
+		account = ""
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.spend[account]
