@@ -12,7 +12,7 @@ func TestRunsHaveConnectionsOfTheirOwn(t *testing.T) {
 	for _, m := range scrape(t, processor)["postern_database_connections_limit"].GetMetric() {
 		limits[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
 	}
-	if limits["processor_runs"] != (6+1)*(2+2)+2 || limits["processor"] == 0 {
+	if limits["processor_runs"] != (6+1)*(2+2)+2+4 || limits["processor"] == 0 {
 		t.Errorf("%v", limits)
 	}
 }

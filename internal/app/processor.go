@@ -88,10 +88,10 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 }
 
 // runsConnections is how many connections all that goes on about runs may hold at once: for each run, of which there is one of each job and some more, its lanes,
-// one that reads ahead of them and one for itself, and two for what plans, tells and measures. With fewer, the lanes of runs that wait for a swap could keep it from its end.
+// one that reads ahead of them and one for itself, two for what plans, tells and measures, and those of looks that enter the mirror. With fewer, the lanes of runs that wait for a swap could keep it from its end.
 func runsConnections(t Tuning) int32 {
 	const jobs = 6
-	return int32((jobs+t.Runs.Slots)*(t.Processor.Lanes+2) + 2)
+	return int32((jobs+t.Runs.Slots)*(t.Processor.Lanes+2) + 2 + reconcile.Entering)
 }
 
 // jobs are the jobs over the log, by name.

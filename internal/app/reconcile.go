@@ -14,7 +14,7 @@ import (
 )
 
 // appending is how many connections there are for appending what was fetched.
-const appending = 4
+const appending = reconcile.Entering
 
 // fetching is what calls providers' APIs.
 type fetching struct {

@@ -28,6 +28,7 @@ type API struct {
 	// Rate is the most calls a second for one account, of all processes together. Leave unset for a share that leaves the larger part
 	// of the provider's limit to your own calls (Stripe: 10 in live mode, 5 in test mode; Shopify: 1; GitHub: 5, and none for the rest of an
 	// hour once half of what the key may call in it is used).
+	// Two sources with one key have a budget each: divide the rate among them.
 	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
 	// Concurrency is the most calls at once for one account, of all processes together.
 	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`

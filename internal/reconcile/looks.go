@@ -25,10 +25,16 @@ type Looks struct {
 	Logger *slog.Logger
 	// Every is how often to look for hints.
 	Every time.Duration
+
+	entering chan struct{}
 }
+
+// Entering is how many looks one process enters into the mirror at once, of all its sources: each holds a connection, and may wait with it for a swap.
+const Entering = 4
 
 // Run makes looks until ctx ends, of the sources as they are then. Trouble is logged and tried again.
 func (l *Looks) Run(ctx context.Context) error {
+	l.entering = make(chan struct{}, Entering)
 	for ctx.Err() == nil {
 		these, cancel := context.WithCancel(ctx)
 		l.Sources.replaced.Store(&cancel)
@@ -204,6 +210,17 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 		if nobodys {
 			return h.drop(ctx, one)
 		}
+	}
+	return h.enter(ctx, one, d)
+}
+
+// enter appends a look and applies it.
+func (h *hinted) enter(ctx context.Context, one hint, d *events.Delivery) error {
+	select {
+	case h.looks.entering <- struct{}{}:
+		defer func() { <-h.looks.entering }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	receipts, err := events.Append(ctx, h.Log, []events.Delivery{*d})
 	if err != nil {

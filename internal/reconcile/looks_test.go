@@ -259,3 +259,35 @@ func (b *world) logged(t *testing.T, r *reconcile.Runner, log *lockedBuffer) {
 	go func() { defer close(done); _ = l.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
 }
+
+// crowd is a provider that notes how many looks are applied at once.
+type crowd struct {
+	sim.Provider
+	here, most *atomic.Int64
+}
+
+func (p crowd) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	here := p.here.Add(1)
+	defer p.here.Add(-1)
+	for most := p.most.Load(); here > most && !p.most.CompareAndSwap(most, here); most = p.most.Load() {
+	}
+	<-time.After(50 * time.Millisecond)
+	return p.Provider.Snapshot(src, s)
+}
+
+// However many looks a source may make at once, no more of them than there are connections for enter the mirror at once.
+func TestLooksEnterWithinTheirConnections(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 83, eventTime)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	var here, most atomic.Int64
+	b.proc = b.Processor(t, crowd{here: &here, most: &most})
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} }))
+	looksOf(t, r, "looks")
+	b.settled(t)
+	if n := most.Load(); n > reconcile.Entering || n < 2 {
+		t.Errorf("%d looks were applied at once, want %d at most, and some", n, reconcile.Entering)
+	}
+}
