@@ -62,6 +62,10 @@ func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	t.Helper()
 	b = configured(t, nil)
 	gateway = b.start(t, app.Options{Gateway: true})
+	stripe := b.cfg.Sources["stripe"]
+	stripe.API = config.API{BaseURL: "http://127.0.0.1:1", Key: config.APIKey{Value: "sk_test_metrics"}} // nothing is owed, so nobody calls
+	b.cfg.Sources["stripe"] = stripe
+	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, '', 'events', now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
 	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run"}}
 	processor = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) { tuning.Runs.Measure = 50 * time.Millisecond }})
 	b.app = gateway
@@ -86,6 +90,9 @@ func TestMetricsPage(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error {
 		if scrape(t, processor)["postern_schedule_skipped_total"] == nil {
 			return errors.New("the schedule is not measured")
+		}
+		if scrape(t, processor)["postern_proven_until_timestamp_seconds"] == nil {
+			return errors.New("what is owed is not measured")
 		}
 		return nil
 	})

@@ -37,6 +37,10 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 	if err := a.replaceReadable(a.Config, known); err != nil {
 		return nil, err
 	}
+	owed, err := reconcile.NewOwed(a.metrics, &a.fetching.sources)
+	if err != nil {
+		return nil, err
+	}
 	r := &reconcile.Runner{Pool: pool, Processor: p, Sources: &a.fetching.sources, Settings: reconcile.DefaultSettings}
 	a.fetching.started = true
 	if a.fetching.opened = len(readable(a.Config)) > 0; !a.fetching.opened {
@@ -47,6 +51,7 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 	}
 	looks := &reconcile.Looks{Runner: r, ID: processID(), Logger: a.Logger.With("component", "reconcile"), Every: t.LooksEvery}
 	a.loop("looks", looks.Run)
+	a.loop("looks measured", func(ctx context.Context) error { return owed.Watch(ctx, pool, a.Logger) })
 	return r, nil
 }
 

@@ -1,0 +1,67 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/reconcile"
+)
+
+// What is owed and what is proven is measured, and is not known while the database does not answer.
+func TestOwedIsMeasured(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 84, eventTime)
+	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
+		SELECT $1, '', 'thing', d.id, 'in doubt', now(), now() + d.due, 1 FROM (VALUES ('a', interval '-1 hour'), ('b', interval '-1 minute'), ('c', interval '1 hour')) d(id, due)`, b.Source)
+	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after) VALUES ($1, '', 'thing', 'd', 'in doubt', now(), 'infinity', 1)`, b.Source)
+	b.DB.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
+		($1, '', 'events', to_timestamp(0), to_timestamp(2000), 1, now()), ($1, 'other', 'events', to_timestamp(0), to_timestamp(1000), 1, now()), ($1, '', 'run 7', to_timestamp(0), to_timestamp(7), 7, now())`, b.Source)
+	reg := prometheus.NewRegistry()
+	o, err := reconcile.NewOwed(reg, b.sources())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() map[string]float64 {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := f.GetName()
+				for _, l := range m.GetLabel() {
+					name += " " + l.GetValue()
+				}
+				got[name] = m.GetGauge().GetValue()
+			}
+		}
+		return got
+	}
+	if err := o.Read(t.Context(), b.Pool); err != nil {
+		t.Fatal(err)
+	}
+	got := read()
+	if waits := got["postern_hints_waiting_seconds sim"]; waits < 3600 || waits > 3600+600 {
+		t.Errorf("the oldest look is due for %v s", waits)
+	}
+	delete(got, "postern_hints_waiting_seconds sim")
+	if diff := cmp.Diff(map[string]float64{"postern_hints sim": 4, "postern_hints_parked sim": 1, "postern_proven_until_timestamp_seconds sim events": 1000}, got); diff != "" {
+		t.Error(diff)
+	}
+	pool := b.DB.Role(t, "processor")
+	pool.Close()
+	if err := o.Read(t.Context(), pool); err == nil {
+		t.Error("read from no database")
+	}
+	for name, v := range read() {
+		if !math.IsNaN(v) {
+			t.Error(fmt.Sprint(name, " is ", v, " of a database that does not answer"))
+		}
+	}
+}
