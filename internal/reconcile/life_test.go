@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -202,7 +200,7 @@ func (l *life) something() {
 		l.wish()
 	case l.quiet && !l.over:
 	case n < 9 && l.depth < 3:
-		l.ask(reconcile.Order{What: reconcile.Events, Account: l.anyAccount()})
+		l.ask(l.anyOrder())
 		defer l.trouble(func(f *stripefake.Faults) { f.Revoked = true })()
 		l.carry()
 	case n < 12 && l.depth < 3:
@@ -216,15 +214,26 @@ func (l *life) something() {
 
 // wish has somebody want a look at an object.
 func (l *life) wish() {
-	all := slices.SortedFunc(maps.Keys(l.truth()), func(a, b versioning.Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
-	if len(all) == 0 {
-		return
+	if k, ok := l.anyObject(); ok {
+		_, err := reconcile.Wish(context.Background(), l.operator, k, "test", "to see")
+		l.must(err)
 	}
-	k := all[l.chance.IntN(len(all))]
+}
+
+// anyObject is one that is looked at though it need not be: often the one that has changed last, for that is the worst of times.
+func (l *life) anyObject() (k versioning.Key, ok bool) {
+	all := l.fake.Truth()
+	if len(all) == 0 {
+		return k, false
+	}
+	o := all[l.chance.IntN(len(all))]
+	if l.chance.IntN(2) == 0 {
+		o = slices.MaxFunc(all, func(a, b stripefake.Object) int { return a.Changed.Compare(b.Changed) })
+	}
+	l.wished[o.Account+" "+o.ID] = true
+	k = l.key(o)
 	k.Source = l.source.Number
-	l.wished[strings.TrimSuffix(strings.TrimSuffix(k.Account, "test"), "/")+" "+k.ID] = true
-	_, err := reconcile.Wish(context.Background(), l.operator, k, "test", "to see")
-	l.must(err)
+	return k, true
 }
 
 // trouble lets something be wrong with the key, perhaps, until the function is called.
@@ -235,6 +244,26 @@ func (l *life) trouble(with func(*stripefake.Faults)) (over func()) {
 	}
 	l.fake.SetFaults(f)
 	return func() { l.fake.SetFaults(l.account.Faults) }
+}
+
+// anyOrder is mostly what a schedule asks for: the events since the last time. A person may ask for a time, or to be told what would happen.
+func (l *life) anyOrder() reconcile.Order {
+	o := reconcile.Order{What: reconcile.Events, Account: l.anyAccount()}
+	some := func() time.Duration { return time.Duration(l.chance.IntN(120)) * time.Second }
+	switch l.chance.IntN(9) {
+	case 0:
+		o.Since = l.fake.Now().Add(-some())
+		fallthrough
+	case 1:
+		o.Until = l.fake.Now().Add(-some())
+	case 2:
+		o.DryRun = l.chance.IntN(2) == 0
+	case 3, 4:
+		if k, ok := l.anyObject(); ok {
+			o.What, o.Account, o.Type, o.ID = reconcile.Object, k.Account, k.Type, k.ID
+		}
+	}
+	return o
 }
 
 func (l *life) accounts() []string { return append([]string{""}, l.account.Accounts...) }

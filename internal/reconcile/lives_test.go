@@ -43,9 +43,12 @@ func kindsOfLife() map[string]conditions {
 		"reconciled in the end": {account: account, before: 10, quiet: true},
 		"killed":                {account: account, before: 25, between: 20, deaths: 40},
 		"bad API":               {account: with(func(o *stripefake.Options) { o.Faults = badAPI }), before: 20, between: 20, deaths: 20, wrongKey: 20},
-		"late API":              {account: with(func(o *stripefake.Options) { o.Faults = lateAPI() }), before: 20, between: 20, deaths: 20},
-		"late lists":            {account: with(func(o *stripefake.Options) { o.Faults.Late, o.Webhooks.Lost = 30*time.Second, 60 }), before: 40, between: 10, deaths: 10},
-		"connected accounts":    {account: with(func(o *stripefake.Options) { o.Accounts, o.Faults = []string{"acct_1"}, badAPI }), before: 20, between: 10, deaths: 20},
+		"API that is mostly down": {account: with(func(o *stripefake.Options) {
+			o.Faults = stripefake.Faults{Broken: 35, Garbled: 10, Cut: 5}
+		}), before: 20, between: 10, deaths: 10},
+		"late API":           {account: with(func(o *stripefake.Options) { o.Faults = lateAPI() }), before: 20, between: 20, deaths: 20},
+		"late lists":         {account: with(func(o *stripefake.Options) { o.Faults.Late, o.Webhooks.Lost = 30*time.Second, 60 }), before: 40, between: 10, deaths: 10},
+		"connected accounts": {account: with(func(o *stripefake.Options) { o.Accounts, o.Faults = []string{"acct_1"}, badAPI }), before: 20, between: 10, deaths: 20},
 		"down for hours": {account: with(func(o *stripefake.Options) {
 			o.Gap, o.Webhooks = 10*time.Second, stripefake.Webhooks{Doubled: 10, Shuffled: 30}
 		}),
