@@ -27,7 +27,7 @@ WITH page AS MATERIALIZED (
   FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id > $4 ORDER BY o.object_id LIMIT $7
 )
 SELECT coalesce((SELECT p.object_id FROM page p ORDER BY p.object_id DESC LIMIT 1), ''), coalesce(array_agg(p.object_id ORDER BY p.object_id), '{}')
-FROM page p WHERE p.old AND NOT EXISTS (SELECT FROM listed l WHERE l.run = $6 AND l.object = hashtextextended(p.object_id, 0))`
+FROM page p WHERE p.old AND (SELECT true FROM listed l WHERE l.run = $6 AND l.object = hashtextextended(p.object_id, 0) LIMIT 1) IS NULL -- each by the index: an anti-join would read all that was listed`
 
 // unlisted walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
 func (s *sweep) unlisted(ctx context.Context) (runs.Status, error) {

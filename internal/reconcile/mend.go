@@ -138,7 +138,7 @@ func (s *sweep) enter(ctx context.Context, ds []events.Delivery) (ids []int64, e
 }
 
 // undecidedSQL are those of some events that nobody has decided yet.
-const undecidedSQL = `SELECT e.id FROM unnest($1::bigint[]) AS e(id) WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0)`
+const undecidedSQL = `SELECT e.id FROM unnest($1::bigint[]) AS e(id) WHERE (SELECT true FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 LIMIT 1) IS NULL`
 
 // apply enters events into the mirror, also such as another process has appended and not applied any more.
 func (s *sweep) apply(ctx context.Context, ids []int64) error {
