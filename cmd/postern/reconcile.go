@@ -136,7 +136,7 @@ func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.T
 func reconcileCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
 	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Ghosts, reconcile.Mended,
-		reconcile.Left, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
+		reconcile.Left, reconcile.Unlisted, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}

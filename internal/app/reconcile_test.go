@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -88,11 +91,45 @@ func TestEndpointOfAnotherVersion(t *testing.T) {
 	}
 }
 
+// A key that may read some types alone has those swept, and the others are counted and not proven; a canceled subscription is among what is found. A key that may list nothing
+// ends the run.
+func TestSweepWithARestrictedKey(t *testing.T) {
+	t.Parallel()
+	fake := stripefake.New(t, stripefake.Options{Seed: 9, Running: true, Start: time.Now().Add(-time.Hour),
+		Restricted: map[string][]string{"rk_test_some": {"events", "customers", "subscriptions"}, "rk_test_none": {"events"}}})
+	customer, canceled := fake.Create("", "customer", nil), fake.Create("", "subscription", map[string]any{"status": "active"})
+	fake.Create("", "invoice", nil)
+	fake.Do("", canceled, "customer.subscription.deleted")
+	r := startReconcilingAs(t, fake, "rk_test_some")
+	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and none arrives
+	run := r.reconciled(t, reconcile.Order{What: reconcile.Objects})
+	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte("rk_test_some")}}, ""))
+	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[reconcile.Mended] != 2 || c[reconcile.Unlisted] != int64(all-2) {
+		t.Errorf("%s: %v, of %d types: %s", run.Status, run.Counts, all, run.Detail)
+	}
+	var found []string
+	if err := r.db.Pool.QueryRow(t.Context(), `SELECT array_agg(object_id ORDER BY object_type) FROM objects WHERE NOT deleted`).Scan(&found); err != nil || !slices.Equal(found, []string{customer, canceled}) {
+		t.Errorf("the mirror has %v (%v)", found, err)
+	}
+	if one := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: "invoice"}); one.Status != runs.Failed {
+		t.Errorf("one type that is refused: %s: %v", one.Status, one.Counts)
+	}
+	none := startReconcilingAs(t, fake, "rk_test_none")
+	if run := none.reconciled(t, reconcile.Order{What: reconcile.Objects}); run.Status != runs.Failed || !strings.Contains(run.Detail, "403") {
+		t.Errorf("with nothing to list: %s: %v: %s", run.Status, run.Counts, run.Detail)
+	}
+}
+
 // startReconciling starts a shop whose API is the fake, and which looks at what is in doubt soon.
 func startReconciling(t *testing.T, fake *stripefake.Fake) *reloading {
 	t.Helper()
+	return startReconcilingAs(t, fake, stripefake.Key)
+}
+
+func startReconcilingAs(t *testing.T, fake *stripefake.Fake, key string) *reloading {
+	t.Helper()
 	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: stripe\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n",
-		stripefake.Secret, fake.URL, stripefake.Key, stripefake.Version), time.Hour)
+		stripefake.Secret, fake.URL, key, stripefake.Version), time.Hour)
 	stop(t, r.app)
 	loader := config.NewLoader(r.file, config.ForGateway, nil)
 	var err error

@@ -95,12 +95,17 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 		if now := f.Sources.All()[f.source.Number]; now != nil && now != f.source { // another key may have been given since
 			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
 		}
-		return nil, runs.Refuse(fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail))
+		return nil, runs.Refuse(&refusedError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)})
 	case provider.Expired:
 		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
 	}
 	return nil, &passingError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)}
 }
+
+// refusedError is an answer that the credentials may not have what was asked for.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
 
 // passingError is trouble of the API that may be over at the next call.
 type passingError struct{ text string }

@@ -102,6 +102,8 @@ const (
 	Ghosts    = "ghosts"
 	Mended    = "mended"
 	Left      = "left"
+	// Unlisted are types whose lists the API refuses, so that a sweep over all types has passed over them: nothing is proven of them.
+	Unlisted = "unlisted"
 )
 
 // counts are as the ledger has them.
@@ -132,14 +134,34 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 		return "", err
 	}
 	var done Tally
+	var refused int
+	var last error
 	for _, t := range types {
 		s := &sweep{work: w, lister: lister, list: lists[t], objectType: t, others: done, details: details}
-		if status, err := s.carry(ctx); err != nil || status != runs.Running {
+		status, err := s.carry(ctx)
+		var not *refusedError
+		if errors.As(err, &not) && w.order.Type == "" { // a key that may only read need not read everything, and an account has not every product
+			w.log.Warn("type passed over, for its list is refused", "source", w.source.Name, "type", t, "error", err)
+			refused, last = refused+1, err
+		} else if err != nil || status != runs.Running {
 			return status, err
 		}
 		done, details = done.plus(s.Tally), s.details
 	}
-	return runs.Running, nil
+	if refused > 0 && refused == len(types) { // the key is good for nothing
+		return "", last
+	}
+	return w.passedOver(ctx, done, refused)
+}
+
+// passedOver counts the types whose lists were refused.
+func (w *work) passedOver(ctx context.Context, done Tally, types int) (runs.Status, error) {
+	if types == 0 {
+		return runs.Running, nil
+	}
+	w.hold.Counts = done.counts()
+	w.hold.Counts[Unlisted] = int64(types)
+	return w.hold.Advance(ctx, w.hold.Cursor+1)
 }
 
 // carry goes on with the sweep to its end.
