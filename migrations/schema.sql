@@ -700,7 +700,8 @@ CREATE TABLE postern.hints (
     attempts integer DEFAULT 0 NOT NULL,
     error text DEFAULT ''::text NOT NULL,
     taken_by text DEFAULT ''::text NOT NULL,
-    taken_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL
+    taken_until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    gaps jsonb
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
 
@@ -715,6 +716,8 @@ COMMENT ON COLUMN postern.hints.after IS 'the look must begin after this point o
 COMMENT ON COLUMN postern.hints.error IS 'why the last attempt came to nothing';
 
 COMMENT ON COLUMN postern.hints.taken_until IS 'until then the look is taken_by''s to make';
+
+COMMENT ON COLUMN postern.hints.gaps IS 'pairs of hashes of states, from and to: the changes between them were not seen; null where the hint is for nothing of the kind';
 
 CREATE TABLE postern.listed (
     run bigint NOT NULL,

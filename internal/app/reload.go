@@ -202,7 +202,19 @@ func gatewaySources(cfg *config.Config, known events.Sources) map[string]ingest.
 func processorSources(cfg *config.Config, known events.Sources) map[string]processor.Source {
 	out := map[string]processor.Source{}
 	for name, e := range byName(cfg) {
-		out[name] = processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
+		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
+		if e.API != nil && e.Reader != nil {
+			s.Stragglers, s.Reads = e.API.Stragglers, reads(e)
+		}
+		out[name] = s
 	}
 	return out
+}
+
+// reads says which objects a source's API reads.
+func reads(e config.Endpoint) func(account, objectType, id string) bool {
+	return func(account, objectType, id string) bool {
+		_, ok := e.Reader.Fetch(e.Source, e.API, account, objectType, id)
+		return ok
+	}
 }

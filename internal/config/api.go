@@ -39,6 +39,9 @@ type API struct {
 	Timeout time.Duration `yaml:"timeout,omitempty" shown:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
 	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
 	MaxAnswerBytes Bytes `yaml:"max_answer_bytes,omitempty" shown:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+	// Stragglers is how long to wait for an event that is late before its object is looked at: where an event says what was before its change, and the
+	// mirror has not seen that. Make it long for a provider whose events often leave out what has changed.
+	Stragglers time.Duration `yaml:"stragglers,omitempty" shown:"2m" validate:"omitempty,gte=1000000000,lte=2592000000000000"`
 	// Hooks are the webhooks whose deliveries are read for what the log lacks, where the API lists those (GitHub): repos/OWNER/NAME/hooks/ID or
 	// orgs/NAME/hooks/ID, ID being the number at the end of the address of the webhook's settings.
 	Hooks []string `yaml:"hooks,omitempty"`
@@ -80,6 +83,7 @@ type APIKey struct {
 const (
 	defaultAPITimeout  = 30 * time.Second
 	defaultAnswerBytes = 16 << 20
+	defaultStragglers  = 2 * time.Minute
 )
 
 // Format prints nothing of the key, whatever the verb.
@@ -140,7 +144,7 @@ func (a *API) forProvider(p provider.Provider, reader provider.Reader, src *prov
 	out := &provider.API{
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
 		Rate: a.Rate, Concurrency: a.Concurrency, ThinEvents: a.ThinEvents, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
-		Hooks: a.Hooks, Repositories: a.Repositories, Redeliver: a.Redeliver,
+		Stragglers: cmp.Or(a.Stragglers, defaultStragglers), Hooks: a.Hooks, Repositories: a.Repositories, Redeliver: a.Redeliver,
 	}
 	err := reader.CompleteAPI(out)
 	if sited, ok := reader.(provider.Sited); ok && err == nil {

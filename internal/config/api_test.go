@@ -26,7 +26,7 @@ func TestAPIOfGitHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &provider.API{BaseURL: "https://api.github.com", Key: provider.Secret{Name: "api.key", Value: []byte("github_pat_1")}, Version: "2022-11-28", Rate: 5, Concurrency: 4,
-		Timeout: 30 * time.Second, MaxBytes: 16 << 20, Hooks: []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"}, Repositories: []string{"octo-org/kettle.js"}, Redeliver: true}
+		Timeout: 30 * time.Second, MaxBytes: 16 << 20, Stragglers: 2 * time.Minute, Hooks: []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"}, Repositories: []string{"octo-org/kettle.js"}, Redeliver: true}
 	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
 		t.Error(diff)
 	}
@@ -37,15 +37,15 @@ func TestAPIOfASource(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
 	write(t, file, "sk_live_file\n")
 	key := func(value string) provider.Secret { return provider.Secret{Name: "api.key", Value: []byte(value)} }
-	base := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second, MaxBytes: 16 << 20}
+	base := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second, MaxBytes: 16 << 20, Stragglers: 2 * time.Minute}
 	with := func(edit func(*provider.API)) *provider.API { out := base; edit(&out); return &out }
 	for text, want := range map[string]*provider.API{
 		"":                             nil,
 		"{key: {value: rk_test_1}}":    with(func(a *provider.API) { a.Key = key("rk_test_1") }),
 		"{key: {env: STRIPE_API_KEY}}": with(func(a *provider.API) { a.Key = key("sk_test_env") }),
 		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 10 }),
-		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, base_url: 'http://[::1]:12111/'}": {
-			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2, Timeout: 5 * time.Second, MaxBytes: 1 << 20},
+		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, stragglers: 1h, base_url: 'http://[::1]:12111/'}": {
+			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2, Timeout: 5 * time.Second, MaxBytes: 1 << 20, Stragglers: time.Hour},
 		"{key: {value: k}, thin_events: true}":                   with(func(a *provider.API) { a.Key, a.ThinEvents = key("k"), true }),
 		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) { a.BaseURL, a.Key = "http://localhost:1/mirror", key("k") }),
 	} {

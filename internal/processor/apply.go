@@ -268,6 +268,11 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 				return err
 			}
 		}
+		if to.live() && to.Into == versioning.Mirror {
+			if err := p.keepGaps(ctx, tx, done.items); err != nil {
+				return err
+			}
+		}
 		if err := p.record(ctx, tx, to, done.items); err != nil {
 			return err
 		}

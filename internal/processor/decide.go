@@ -39,6 +39,9 @@ type item struct {
 	settled bool
 	// final: it is settled by a final outcome.
 	final bool
+	// fit is how it met its row, where tells says that this tells of gaps.
+	fit   versioning.Fit
+	tells bool
 }
 
 // outcome is what will be recorded.
@@ -189,6 +192,7 @@ func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioni
 			before.Set = slices.Clone(o.Set) // a set of this version grows in place
 		}
 		d := versioning.Apply(&o.Row, it.input)
+		it.fit, it.tells = versioning.FitOf(&before, &it.input, d.Status)
 		if it.met(o) {
 			keepLook(&o.Row, &before)
 		}

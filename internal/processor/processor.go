@@ -70,6 +70,10 @@ type Source struct {
 	Provider provider.Provider
 	// Looker reads looks; nil: the provider, where it can.
 	Looker provider.Looker
+	// Stragglers is how long to wait for late events before an object is looked at to which a change-set does not fit; 0: none is looked at for that.
+	Stragglers time.Duration
+	// Reads says whether the API reads such an object; nil: it reads none.
+	Reads func(account, objectType, id string) bool
 }
 
 // looker is who reads the source's looks; nil where nobody can.

@@ -22,6 +22,8 @@ type API struct {
 	ThinEvents bool
 	// MaxBytes is the largest answer taken, after it was decompressed.
 	MaxBytes int64
+	// Stragglers is how long to wait for late events before an object is looked at to which a change-set does not fit.
+	Stragglers time.Duration
 	// Hooks are the webhooks whose deliveries are read, and Repositories those whose objects are listed, as the provider names both. Only a DeliveryLister has either.
 	Hooks, Repositories []string
 	// Redeliver: a delivery that cannot be read is asked for once more by the webhook.

@@ -110,17 +110,18 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 // atOnce is how many looks are made at once: all that were taken, since the others' lease would run out meanwhile.
 func (h *hinted) atOnce() int { return min(max(1, h.source.API.Concurrency), takeHints) }
 
-// gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys.
+// gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys. One that waits for late events need not wait any more.
 const gatherSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.account, o.object_type, o.object_id, o.look_after FROM objects o
   WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
   ORDER BY o.account, o.object_type, o.object_id LIMIT $5
 ), made AS (
-  INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
+  INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
   SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM page p, (SELECT clock_now() AS at) n
   ORDER BY p.account, p.object_type, p.object_id
-  ON CONFLICT DO NOTHING
+  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = excluded.reason, due = excluded.due, after = excluded.after, gaps = NULL
+  WHERE h.gaps IS NOT NULL
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
 
@@ -143,6 +144,8 @@ type hint struct {
 	// madeAt moves with each reason to look that comes.
 	madeAt   time.Time
 	attempts int
+	// gaps: changes were not seen, and their events have not come in time.
+	gaps bool
 	// after is the point of the provider's time after which the look must begin, 0 where the object owes none.
 	after int64
 }
@@ -155,9 +158,9 @@ WITH due AS MATERIALIZED (
 ), taken AS (
   UPDATE hints h SET taken_by = $3, taken_until = clock_now() + $4::interval FROM due d
   WHERE h.source = $1 AND h.account = d.account AND h.object_type = d.object_type AND h.object_id = d.object_id
-  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.reason, h.made_at, h.attempts
+  RETURNING h.account, h.object_type, h.object_id, h.wanted_by, h.reason, h.made_at, h.attempts, h.gaps IS NOT NULL AS gaps
 )
-SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.reason, t.made_at, t.attempts, coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
+SELECT t.account, t.object_type, t.object_id, t.wanted_by, t.reason, t.made_at, t.attempts, t.gaps, coalesce(o.look_after, 0) FROM taken t LEFT JOIN LATERAL (
   SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1) o ON true`
 
 func (h *hinted) take(ctx context.Context) ([]hint, error) {
@@ -167,7 +170,7 @@ func (h *hinted) take(ctx context.Context) ([]hint, error) {
 	}
 	var all []hint
 	one := hint{key: versioning.Key{Source: h.source.Number}}
-	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.wantedBy, &one.reason, &one.madeAt, &one.attempts, &one.after}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.wantedBy, &one.reason, &one.madeAt, &one.attempts, &one.gaps, &one.after}, func() error {
 		all = append(all, one)
 		return nil
 	})
@@ -184,7 +187,7 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 			err = h.put(ctx, one, lastWait, one.attempts+1, panicked(p))
 		}
 	}()
-	if one.after == 0 && one.wantedBy == "" {
+	if one.after == 0 && one.wantedBy == "" && !one.gaps {
 		return h.drop(ctx, one)
 	}
 	if wait := h.early(one); wait > 0 {
