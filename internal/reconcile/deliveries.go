@@ -49,6 +49,9 @@ func (w *work) deliveries(ctx context.Context, lister provider.DeliveryLister) (
 	if len(w.source.API.Hooks) == 0 {
 		return "", runs.Refuse(fmt.Errorf("source %s names no webhook whose deliveries to read: name it under api.hooks", w.source.Name))
 	}
+	if w.order.Account != "" {
+		return "", runs.Refuse(fmt.Errorf("what the webhooks of source %s were sent is read for all accounts at once: ask without one", w.source.Name))
+	}
 	if err := w.begin(ctx); err != nil {
 		return "", err
 	}

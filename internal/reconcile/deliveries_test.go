@@ -279,13 +279,18 @@ func TestDeliveriesRefused(t *testing.T) {
 		edit func(*provider.API)
 		says string
 	}{
+		"an account":      {nil, "ask without one"},
 		"no webhook":      {func(api *provider.API) { api.Hooks = nil }, "name it under api.hooks"},
 		"another webhook": {func(api *provider.API) { api.Hooks = []string{"repos/octo-fake/kettle-0/hooks/7"} }, "there is no webhook repos/octo-fake/kettle-0/hooks/7, or the key may not read it"},
 		"a wrong key":     {func(api *provider.API) { api.Key.Value = []byte("github_pat_wrong") }, "the key is wrong, or was revoked"},
 	} {
 		f := newForge(t, githubfake.Options{}, c.edit)
 		f.carry(t, f.reads.Caller)
-		if r := f.run(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Failed || !strings.Contains(r.Detail, c.says) {
+		o := reconcile.Order{What: reconcile.Events}
+		if c.edit == nil {
+			o.Account = "octo-fake"
+		}
+		if r := f.run(t, o); r.Status != runs.Failed || !strings.Contains(r.Detail, c.says) {
 			t.Errorf("%s: %s: %s", name, r.Status, r.Detail)
 		}
 	}
