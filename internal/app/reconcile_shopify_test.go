@@ -234,3 +234,27 @@ func TestOldOrdersOfAShop(t *testing.T) {
 		}
 	}
 }
+
+// What webhooks have told costs a sweep no call of its own, however REST's shape differs from theirs.
+func TestSweepOfAShopThatIsMirrored(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 10, Running: true, Start: time.Now(), Shapes: true})
+	for _, name := range []string{"order", "product", "customer", "fulfillment", "inventory_item"} {
+		for range 8 {
+			fake.Create(name)
+		}
+	}
+	r := startShop(t, fake)
+	r.deliver(t, fake)
+	r.untilLikeShop(t, fake)
+	fake.Forget()
+	counts := ran(t, r.db.Role(t, "operator"), reconcile.Order{Source: 1, What: reconcile.Objects, Full: true})
+	if counts[reconcile.Equal] != counts[reconcile.Seen] || counts[reconcile.Seen] < 40 {
+		t.Errorf("counted %v", counts)
+	}
+	for _, one := range fake.Requests() {
+		if one.Method == http.MethodGet && !strings.HasSuffix(one.Path, "s.json") {
+			t.Errorf("asked for %s", one.Path)
+		}
+	}
+}
