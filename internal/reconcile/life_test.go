@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,8 @@ type conditions struct {
 	ahead time.Duration
 	// wrongKey is the percentage of passes of looks that find another account, an empty one, behind the API, and of runs that find the key revoked.
 	wrongKey int
+	// sweeps: objects are swept too; then some change and no event tells it.
+	sweeps bool
 	// quiet: nobody reconciles before the end.
 	quiet bool
 	// waits is the longest time that passes between two things; 0: 10 s.
@@ -140,7 +143,7 @@ func (l *life) reconciler(t *testing.T) {
 		Logger: slog.New(slog.DiscardHandler)})
 	l.must(err)
 	t.Cleanup(c.Close)
-	l.caller = &caller{Client: c, life: l, looked: map[string]int{}}
+	l.caller = &caller{Client: c, life: l, looked: map[string]int{}, luck: rand.New(rand.NewPCG(l.seed, 72))}
 	sources := &reconcile.Sources{}
 	sources.Replace(&reconcile.Source{Name: lifeSource, Number: l.source.Number, Config: l.source.Config, API: api, Provider: stripe.Stripe{}, Reader: stripe.Stripe{}, Caller: l.caller})
 	s := reconcile.DefaultSettings
@@ -194,6 +197,7 @@ func (l *life) something() {
 		l.audit()
 	case n < 5 && !l.over:
 		l.fake.Live(l.chance.IntN(3))
+		l.unseen()
 	case n < 6:
 		l.deliver()
 	case n < 7:
@@ -201,7 +205,6 @@ func (l *life) something() {
 	case l.quiet && !l.over:
 	case n < 9 && l.depth < 3:
 		l.ask(l.anyOrder())
-		defer l.trouble(func(f *stripefake.Faults) { f.Revoked = true })()
 		l.carry()
 	case n < 12 && l.depth < 3:
 		l.show()
@@ -250,6 +253,12 @@ func (l *life) trouble(with func(*stripefake.Faults)) (over func()) {
 func (l *life) anyOrder() reconcile.Order {
 	o := reconcile.Order{What: reconcile.Events, Account: l.anyAccount()}
 	some := func() time.Duration { return time.Duration(l.chance.IntN(120)) * time.Second }
+	if l.sweeps && l.chance.IntN(3) == 0 {
+		all := l.lists()
+		o = all[l.chance.IntN(len(all))]
+		o.DryRun = l.chance.IntN(5) == 0
+		return o
+	}
 	switch l.chance.IntN(9) {
 	case 0:
 		o.Since = l.fake.Now().Add(-some())
@@ -264,6 +273,28 @@ func (l *life) anyOrder() reconcile.Order {
 		}
 	}
 	return o
+}
+
+// lists are a sweep of each type and account that there is.
+func (l *life) lists() (all []reconcile.Order) {
+	for _, account := range l.accounts() {
+		for _, objectType := range []string{"charge", "customer", "invoice", "price", "product", "subscription"} {
+			kept := l.key(stripefake.Object{Account: account, Type: objectType}).Account
+			all = append(all, reconcile.Order{What: reconcile.Objects, Account: kept, Type: objectType})
+		}
+	}
+	return all
+}
+
+// unseen lets something change that no event tells.
+func (l *life) unseen() {
+	all := l.fake.Truth()
+	if !l.sweeps || len(all) == 0 {
+		return
+	}
+	if o := all[l.chance.IntN(len(all))]; !o.Deleted() {
+		l.fake.SetQuietly(o.Account, o.ID, map[string]any{"metadata.unseen": fmt.Sprint(l.chance.IntN(3))})
+	}
 }
 
 func (l *life) accounts() []string { return append([]string{""}, l.account.Accounts...) }
@@ -334,6 +365,12 @@ func (l *life) carry() bool {
 		return false
 	}
 	l.counts["taken"]++
+	var o reconcile.Order
+	l.must(json.Unmarshal(h.Asked, &o))
+	// Of an account that looks empty nothing can tell a run over events that it is another's.
+	defer l.trouble(func(f *stripefake.Faults) {
+		f.Revoked, f.Blind = o.What == reconcile.Events, o.What != reconcile.Events
+	})()
 	var status runs.Status
 	died := l.mortally(func(ctx context.Context) { status, err = l.runner.Carry(ctx, h, slog.New(slog.DiscardHandler)) })
 	switch {
@@ -352,6 +389,10 @@ func (l *life) carry() bool {
 	case status == runs.Running:
 		l.counts["done"]++
 		l.must(h.End(context.Background(), runs.Done, ""))
+		l.swept(h.Run.Run, &o)
+	case status == runs.Proposed:
+		l.counts["proposed"]++
+		l.must(runs.Approve(context.Background(), l.operator, h.Run.Run, "test", "they are gone"))
 	default:
 		l.wrong("run %d stands %s after it was carried out", h.Run.Run, status)
 	}

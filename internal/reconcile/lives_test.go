@@ -54,8 +54,12 @@ func kindsOfLife() map[string]conditions {
 		}),
 			before: 10, between: 10, deaths: 10, down: 90, waits: 10 * time.Minute},
 		"products that change unseen": {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 50, 70, 8 }), before: 20, between: 10, deaths: 10},
-		"our clock is behind":         {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 90, 70, 8 }), before: 40, between: 10, deaths: 10, ahead: -8 * time.Second},
-		"our clock is ahead":          {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 50, 70, 8 }), before: 20, between: 10, deaths: 10, ahead: 20 * time.Second},
+		"swept":                       {account: account, before: 20, between: 20, deaths: 25, sweeps: true},
+		"swept through a bad API":     {account: with(func(o *stripefake.Options) { o.Accounts, o.Faults = []string{"acct_1"}, lateAPI() }), before: 20, between: 20, deaths: 20, wrongKey: 20, sweeps: true},
+		"away for longer than events are kept": {account: with(func(o *stripefake.Options) { o.Gap, o.Webhooks.Lost = 10*time.Second, 60 }), before: 10, between: 10, deaths: 10,
+			waits: 5 * time.Hour, sweeps: true},
+		"our clock is behind": {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 90, 70, 8 }), before: 40, between: 10, deaths: 10, ahead: -8 * time.Second},
+		"our clock is ahead":  {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 50, 70, 8 }), before: 20, between: 10, deaths: 10, ahead: 20 * time.Second},
 	}
 }
 

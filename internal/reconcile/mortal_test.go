@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"net/url"
 	"strings"
 	"sync"
@@ -34,19 +35,29 @@ var errKilled = errors.New("killed")
 // mortally does something that may die on the way, and says whether it has.
 func (l *life) mortally(do func(context.Context)) bool {
 	m := &l.mortal
-	before, die := m.left, m.die
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	if m.left, m.die = 0, cancel; l.chance.IntN(100) < l.deaths {
-		m.left = 1 + l.chance.IntN(60)
+	left := 0
+	if l.chance.IntN(100) < l.deaths {
+		left = 1 + l.chance.IntN(60)
 	}
+	left, die := m.change(left, cancel)
 	do(ctx)
-	m.left, m.die = before, die
+	m.change(left, die)
 	if context.Cause(ctx) != errKilled {
 		return false
 	}
 	l.begin()
 	return true
+}
+
+// change makes death come after so many moments, and returns what was before.
+func (m *mortality) change(left int, die context.CancelCauseFunc) (int, context.CancelCauseFunc) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	left, m.left = m.left, left
+	die, m.die = m.die, die
+	return left, die
 }
 
 // moment is one at which death may come.
@@ -116,10 +127,15 @@ func (l *life) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryE
 	l.mortal.moment()
 }
 
-// caller calls the API for what reconciles, on the account's clock.
+// caller calls the API for what reconciles, on the account's clock. A sweep reads ahead in goroutines of its own, which leave alone what the others choose: only
+// the account's life goes on there.
 type caller struct {
 	*reconcile.Client
 	life *life
+
+	mu sync.Mutex
+	// luck chooses for sweeps.
+	luck *rand.Rand
 	// told is the time that the last answer told, and at when that was.
 	told, at time.Time
 	// looked is how often each object was answered to a look.
@@ -129,6 +145,8 @@ type caller struct {
 
 // Now is the provider's time as the last answer told it, as reconcile.Clock keeps it.
 func (c *caller) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	now := c.life.fake.Now()
 	if c.told.IsZero() {
 		return now
@@ -139,17 +157,15 @@ func (c *caller) Now() time.Time {
 // Do calls the API, perhaps after something else has happened, for small pages. Where the budget makes it wait, that time passes.
 func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
 	l := c.life
-	l.mortal.waits = 0
-	if l.chance.IntN(100) < l.between {
+	if list := strings.Count(call.Path, "/") == 2 && call.Path != "/v1/events"; list {
+		c.meanwhile()
+	} else if l.mortal.waits = 0; l.chance.IntN(100) < l.between {
 		l.something()
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	l.mortal.moment()
-	if c.calls++; c.calls > 100_000 {
-		panic("calls without end")
-	}
 	call.Query = maps.Clone(call.Query)
 	if call.Query.Get("limit") == "100" {
 		call.Query.Set("limit", "7")
@@ -163,8 +179,22 @@ func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Respons
 	return a, nil
 }
 
+// meanwhile lets the account live on between two pages of objects.
+func (c *caller) meanwhile() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.life.over && c.luck.IntN(100) < c.life.between {
+		c.life.fake.Live(1 + c.luck.IntN(3))
+	}
+}
+
 func (c *caller) learn(call provider.Call, a *reconcile.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	l := c.life
+	if c.calls++; c.calls > 100_000 {
+		panic("calls without end")
+	}
 	if a.Verdict.Wait > 0 {
 		var until time.Time
 		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT max(blocked_until) FROM budgets`).Scan(&until))

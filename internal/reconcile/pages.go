@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -120,7 +119,7 @@ func (s *sweep) understand(it *item) {
 	}
 	obs, err := s.source.Reader.Snapshot(s.source.Config, &it.look.Snapshot)
 	if err == nil {
-		it.in, err = versioning.FromLook(obs, it.look, time.Now())
+		it.in, err = versioning.FromLook(obs, it.look, s.received())
 		it.volatile = obs.Volatile
 		obs.State.Release()
 	}

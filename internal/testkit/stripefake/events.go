@@ -124,15 +124,20 @@ func (e *event) pinned(version string) []byte {
 	return text(t)
 }
 
-// answer is the event as the API answers it. Of a thin one it tells more than its webhook.
+// answer is the event as the API answers it: to a connected account that asks for its own, without the account. Of a thin one it tells more than its webhook.
 func (e *event) answer() []byte {
 	if e.tail == nil {
 		return fmt.Appendf(e.head[:len(e.head)-1:len(e.head)-1], `,"changes":{"before":{},"after":{}},"data":{"n":%d}}`, e.place)
 	}
+	webhooks := byte(1)
 	if e.delivered {
-		return e.body(0)
+		webhooks = 0
 	}
-	return e.body(1)
+	body := e.body(webhooks)
+	if rest, named := bytes.CutPrefix(body, fmt.Appendf(nil, `{"account":%q,`, e.account.id)); named {
+		return append([]byte("{"), rest...)
+	}
+	return body
 }
 
 // shown tells whether the API answers with the event at a time.
