@@ -31,6 +31,11 @@ FROM page p WHERE p.old AND (SELECT true FROM listed l WHERE l.run = $6 AND l.ob
 
 // unlisted walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
 func (s *sweep) unlisted(ctx context.Context) (runs.Status, error) {
+	if s.asked && s.hold.Detail != "" { // it was approved, and waits for nobody any more
+		if err := s.hold.Note(ctx, ""); err != nil {
+			return "", err
+		}
+	}
 	for {
 		var last string
 		var found []string

@@ -218,6 +218,9 @@ func TestManyTombstonesAreApproved(t *testing.T) {
 	}
 	r = b.ended(t, run)
 	counted(t, r, map[string]int64{reconcile.Seen: 149, reconcile.Equal: 20, reconcile.Ghosts: 129, reconcile.Mended: 129})
+	if r.Detail != "" || r.ApprovedBy != "me" {
+		t.Errorf("approved by %s, it says %q", r.ApprovedBy, r.Detail)
+	}
 	if dead := b.DB.Rows(t, `SELECT count(*)::text FROM objects WHERE deleted`)[0]; r.Status != runs.Done || dead != "129" || b.proven(t).IsZero() {
 		t.Errorf("%s: %s, %s dead, proven until %s", r.Status, r.Detail, dead, b.proven(t))
 	}
