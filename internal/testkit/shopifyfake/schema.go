@@ -74,16 +74,16 @@ func (d document) check(values map[string]any) error {
 		value, given := values[name]
 		switch {
 		case !used[name]:
-			return fmt.Errorf("Variable $%s is declared but not used", name)
+			return fmt.Errorf("variable $%s is declared but not used", name)
 		case strings.HasSuffix(of, "!") && value == nil:
-			return fmt.Errorf("Variable $%s of type %s was provided invalid value", name, of)
+			return fmt.Errorf("variable $%s of type %s was provided invalid value", name, of)
 		case given && !valueFits(strings.TrimSuffix(of, "!"), value):
-			return fmt.Errorf("Variable $%s of type %s was provided invalid value", name, of)
+			return fmt.Errorf("variable $%s of type %s was provided invalid value", name, of)
 		}
 	}
 	for name := range values {
 		if d.variables[name] == "" {
-			return fmt.Errorf("Variable $%s is given and not declared", name) // Shopify lets it pass: here it is a mistake
+			return fmt.Errorf("variable $%s is given and not declared", name) // Shopify lets it pass: here it is a mistake
 		}
 	}
 	return nil
@@ -103,10 +103,10 @@ func (d document) fits(of string, fields []selection, used map[string]bool) erro
 	for _, s := range fields {
 		f, ok := fieldOf(of, s.name)
 		if !ok {
-			return fmt.Errorf("Field '%s' doesn't exist on type '%s'", s.name, of)
+			return fmt.Errorf("field '%s' doesn't exist on type '%s'", s.name, of)
 		}
 		if (len(s.sub) > 0) != (f.of != "") {
-			return fmt.Errorf("Field '%s' has selections where it must have none, or none where it must have some", s.name)
+			return fmt.Errorf("field '%s' has selections where it must have none, or none where it must have some", s.name)
 		}
 		for name, value := range s.args {
 			if err := d.argFits(f, s.name, name, value, used); err != nil {
@@ -115,7 +115,7 @@ func (d document) fits(of string, fields []selection, used map[string]bool) erro
 		}
 		for name, t := range f.args {
 			if s.args[name] == "" && (strings.HasSuffix(t, "!") || name == "first") {
-				return fmt.Errorf("Field '%s' is missing the argument: %s", s.name, name)
+				return fmt.Errorf("field '%s' is missing the argument: %s", s.name, name)
 			}
 		}
 		if err := d.fits(f.of, s.sub, used); err != nil {
@@ -143,20 +143,20 @@ func fieldOf(of, name string) (field, bool) {
 func (d document) argFits(f field, in, name, value string, used map[string]bool) error {
 	want, ok := f.args[name]
 	if !ok {
-		return fmt.Errorf("Field '%s' doesn't accept argument '%s'", in, name)
+		return fmt.Errorf("field '%s' doesn't accept argument '%s'", in, name)
 	}
 	if variable, ok := strings.CutPrefix(value, "$"); ok {
 		used[variable] = true
 		if of := d.variables[variable]; of != want && strings.TrimSuffix(of, "!") != want {
-			return fmt.Errorf("Type mismatch on variable $%s and argument %s (%s / %s)", variable, name, of, want)
+			return fmt.Errorf("type mismatch on variable $%s and argument %s (%s / %s)", variable, name, of, want)
 		}
 		return nil
 	}
 	if values := enums[want]; values != nil && !slices.Contains(values, value) {
-		return fmt.Errorf("Argument '%s' on Field '%s' has an invalid value (%s). Expected type '%s'", name, in, value, want)
+		return fmt.Errorf("argument '%s' on Field '%s' has an invalid value (%s). Expected type '%s'", name, in, value, want)
 	}
 	if want == "Int" && strings.Trim(value, "0123456789") != "" {
-		return fmt.Errorf("Argument '%s' on Field '%s' has an invalid value (%s). Expected type 'Int'", name, in, value)
+		return fmt.Errorf("argument '%s' on Field '%s' has an invalid value (%s). Expected type 'Int'", name, in, value)
 	}
 	return nil
 }
