@@ -27,6 +27,7 @@ func (c *Client) ClosePool() { c.o.Pool.Close() }
 
 // Passes is what makes one pass over the hints of a source, as Run does again and again.
 func (l *Looks) Passes(s *Source) func(context.Context) (int, error) {
+	l.entering = make(chan struct{}, Entering)
 	h := &hinted{fetcher: fetcher{Runner: l.Runner, source: s, proof: []byte(`{"scheme":"api"}`)}, looks: l}
 	return h.pass
 }

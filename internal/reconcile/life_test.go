@@ -137,7 +137,7 @@ func (l *life) reconciler(t *testing.T) {
 	metrics, err := reconcile.NewMetrics(prometheus.NewRegistry(), []string{lifeSource})
 	l.must(err)
 	// One call at a time, so that a seed makes one life. The rate is none: time stands still while somebody waits for it.
-	api := &provider.API{BaseURL: l.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)}, Version: stripefake.Version, Rate: 1e9, Concurrency: 1,
+	api := &provider.API{BaseURL: l.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)}, Version: stripefake.Version, Rate: 1e9, Concurrency: 1, ThinEvents: l.account.Thin,
 		Timeout: time.Second, MaxBytes: 1 << 22}
 	c, err := reconcile.NewClient(reconcile.Options{Pool: l.db.Role(t, "processor"), Number: l.source.Number, Source: lifeSource, Reader: stripe.Stripe{}, API: api, Metrics: metrics,
 		Logger: slog.New(slog.DiscardHandler)})

@@ -54,6 +54,7 @@ func kindsOfLife() map[string]conditions {
 		}),
 			before: 10, between: 10, deaths: 10, down: 90, waits: 10 * time.Minute},
 		"products that change unseen": {account: with(func(o *stripefake.Options) { o.Still, o.Burst, o.Objects = 50, 70, 8 }), before: 20, between: 10, deaths: 10},
+		"thin events":                 {account: with(func(o *stripefake.Options) { o.Thin, o.Accounts, o.Faults = true, []string{"acct_1"}, lateAPI() }), before: 20, between: 20, deaths: 20},
 		"swept":                       {account: account, before: 20, between: 20, deaths: 25, sweeps: true},
 		"swept through a bad API":     {account: with(func(o *stripefake.Options) { o.Accounts, o.Faults = []string{"acct_1"}, lateAPI() }), before: 20, between: 20, deaths: 20, wrongKey: 20, sweeps: true},
 		"away for longer than events are kept": {account: with(func(o *stripefake.Options) { o.Gap, o.Webhooks.Lost = 10*time.Second, 60 }), before: 10, between: 10, deaths: 10,

@@ -157,7 +157,7 @@ func (c *caller) Now() time.Time {
 // Do calls the API, perhaps after something else has happened, for small pages. Where the budget makes it wait, that time passes.
 func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
 	l := c.life
-	if list := strings.Count(call.Path, "/") == 2 && call.Path != "/v1/events"; list {
+	if list := objectOf(call) == "" && !strings.HasSuffix(call.Path, "/events"); list {
 		c.meanwhile()
 	} else if l.mortal.waits = 0; l.chance.IntN(100) < l.between {
 		l.something()
