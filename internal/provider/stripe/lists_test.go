@@ -1,7 +1,6 @@
 package stripe_test
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -234,7 +233,7 @@ func FuzzObjectPage(f *testing.F) {
 		}
 		for _, o := range page {
 			if o.ObjectID == "" || !strings.HasPrefix(string(o.Body), "{") {
-				t.Fatal(fmt.Sprintf("%q is %q", o.ObjectID, o.Body))
+				t.Fatalf("%q is %q", o.ObjectID, o.Body)
 			}
 		}
 	})
