@@ -71,8 +71,12 @@ func (l *life) hash(o stripefake.Object) versioning.Hash {
 	return versioning.NewState(v, false, volatile).Hash
 }
 
-// behind is what is counted of objects that webhooks alone have left other than they are when life stops.
-const behind = "behind"
+// What is counted: objects that webhooks alone have left other than they are, objects that were looked at, and looks.
+const (
+	behind = "behind"
+	looked = "looked at"
+	looks  = "looks"
+)
 
 // behind is how many objects webhooks alone leave other than they are.
 func (l *life) behind() (n int) {
@@ -195,10 +199,15 @@ func (l *life) applied() map[string]bool {
 	return all
 }
 
-// ends lets life stop and time pass, and reconciles for the last time: the events, then what is owed a look.
+// ends lets life stop and time pass, and reconciles for the last time: the events, then what is owed a look, then the objects, where they are swept.
 func (l *life) ends() {
+	before := *l.conditions
 	l.over, l.deaths, l.wrongKey = true, 0, 0
-	l.counts[behind] = l.behind()
+	l.counts[behind] += l.behind()
+	defer func() {
+		l.over, *l.conditions = false, before
+		l.tally()
+	}()
 	l.wait(2 * l.runner.Settings.Settle)
 	l.audit()
 	var last []int64
@@ -230,6 +239,18 @@ func (l *life) ends() {
 	l.wrong("the last reconciliation comes to no end")
 }
 
+// tally counts the looks since the last time, but of objects that somebody has had looked at without need.
+func (l *life) tally() {
+	for key, n := range l.caller.looked {
+		if !l.wished[key] {
+			l.counts[looked]++
+			l.counts[looks] += n
+		}
+	}
+	clear(l.caller.looked)
+	clear(l.wished)
+}
+
 // settled says whether nothing is left to do.
 func (l *life) settled(last []int64) bool {
 	var left int
@@ -241,7 +262,6 @@ func (l *life) settled(last []int64) bool {
 
 // check notes what is wrong after the last reconciliation, and after all webhooks that come later still.
 func (l *life) check() {
-	l.compare("in the end")
 	before := l.log()
 	l.fake.Advance(time.Hour)
 	for range 20 {

@@ -157,7 +157,9 @@ func (c *caller) Now() time.Time {
 // Do calls the API, perhaps after something else has happened, for small pages. Where the budget makes it wait, that time passes.
 func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
 	l := c.life
+	page := "7"
 	if list := objectOf(call) == "" && !strings.HasSuffix(call.Path, "/events"); list {
+		page = "3"
 		c.meanwhile()
 	} else if l.mortal.waits = 0; l.chance.IntN(100) < l.between {
 		l.something()
@@ -168,7 +170,7 @@ func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Respons
 	l.mortal.moment()
 	call.Query = maps.Clone(call.Query)
 	if call.Query.Get("limit") == "100" {
-		call.Query.Set("limit", "7")
+		call.Query.Set("limit", page)
 	}
 	a, err := c.Client.Do(ctx, call)
 	l.mortal.moment()

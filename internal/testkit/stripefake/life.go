@@ -41,6 +41,9 @@ func (f *Fake) Step() {
 var births = map[bool]int{true: 50, false: 15}
 
 func (f *Fake) anyKind() *kind {
+	if some := f.options.Kinds; len(some) > 0 {
+		return kindNamed(some[f.choose.IntN(len(some))])
+	}
 	n := len(kinds)
 	if !f.options.Thin {
 		n-- // thin ones are the last

@@ -56,6 +56,8 @@ type Options struct {
 	Meanwhile func()
 	// Objects is how many objects go on changing; when others are made, the oldest stay as they are. 0: 20.
 	Objects int
+	// Kinds are the types of the objects that the life makes ("product"); empty: all.
+	Kinds []string
 	// Gap is the longest time between two steps; 0: 400 ms, so that a second holds several.
 	Gap time.Duration
 	// Burst is the percentage of steps that concern the object of the step before.
