@@ -31,3 +31,6 @@ func (l *Looks) Passes(s *Source) func(context.Context) (int, error) {
 	h := &hinted{fetcher: fetcher{Runner: l.Runner, source: s, proof: []byte(`{"scheme":"api"}`)}, looks: l}
 	return h.pass
 }
+
+// WalkSQL is a stretch of the walk through the mirror.
+const WalkSQL = walkSQL

@@ -20,7 +20,8 @@ const (
 	fewGhosts, ghostShare = 20, 100
 )
 
-// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that lived here before the list began, untouched since, and were not listed.
+// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that lived here before the list began, untouched since, and were not listed. What was listed is
+// looked up for each object: a NOT EXISTS may become a join that reads all that was listed, in each stretch.
 const walkSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.object_id, NOT o.deleted AND o.version_at > -9223372036854775808 AND o.window_hi < $5 AND o.updated_at < (SELECT s.made_at FROM sweeps s WHERE s.run = $6 AND s.object_type = $3) AS old
