@@ -37,7 +37,7 @@ race: servers ## run the tests of everything concurrent under the race detector 
 # Built first: `go run` hides the status, and a build must not run beside what is measured.
 BENCH = cd bench && go build -buildvcs=false -o ../bin/bench . && exec ../bin/bench
 
-bench: servers ## measure everything beside the references, about an hour (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
+bench: servers ## measure everything beside the references, about an hour and a quarter (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
 	@$(BENCH) $(ARGS)
 
 bench-quick: servers ## the main rows, short: under three minutes

@@ -13,7 +13,10 @@ import (
 // profileEvents are enough to keep a processor busy while it is watched.
 const profileEvents = 150_000
 
-// takeProfiles watches the targets of ingest at 64 connections, and then who applies.
+// profileObjects are enough to keep a sweep busy while it is watched.
+const profileObjects = 600_000
+
+// takeProfiles watches the targets of ingest at 64 connections, then who applies, and then a sweep.
 func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 	if err := os.MkdirAll(o.profile, 0o755); err != nil {
 		return err
@@ -36,6 +39,9 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 			}
 		}
 		if err := s.ProfileApply(ctx, profileEvents, look); err != nil {
+			return err
+		}
+		if err := s.ProfileSweep(ctx, profileObjects, look); err != nil {
 			return err
 		}
 		if o.traces && m.Traces.Traced().Batches == 0 {

@@ -18,16 +18,17 @@ const (
 
 // The chapters of the report.
 const (
-	chapterClosed  = "Closed loop"
-	chapterShapes  = "Other bodies, duplicates, sources"
-	chapterOpen    = "Open loop"
-	chapterFlood   = "A flood of one event"
-	chapterApply   = "Applying"
-	chapterSustain = "Ingest and applying together"
-	chapterGrowth  = "Growth"
-	chapterSize    = "Memory and start"
-	chapterDisk    = "A slow disk"
-	chapterStored  = "Stored events again"
+	chapterClosed    = "Closed loop"
+	chapterShapes    = "Other bodies, duplicates, sources"
+	chapterOpen      = "Open loop"
+	chapterFlood     = "A flood of one event"
+	chapterApply     = "Applying"
+	chapterSustain   = "Ingest and applying together"
+	chapterGrowth    = "Growth"
+	chapterSize      = "Memory and start"
+	chapterDisk      = "A slow disk"
+	chapterStored    = "Stored events again"
+	chapterReconcile = "Reconciliation"
 )
 
 // Length is how often and how long a row is run.

@@ -23,6 +23,7 @@ const (
 	againRow     = "again"
 	besideRow    = "beside-replay"
 	storedRow    = "stored"
+	sweepRow     = "sweep"
 )
 
 func flood(rounds int) Row {

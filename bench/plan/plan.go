@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Full is every row, in about an hour. rounds replaces the five rounds of the main rows.
+// Full is every row, in about an hour and a quarter. rounds replaces the five rounds of the main rows.
 func Full(rounds int) []Row {
 	most := Length{Rounds: 5, For: 5 * time.Second}
 	if rounds > 0 {
@@ -24,7 +24,7 @@ func Full(rounds int) []Row {
 		sizes(most.Rounds),
 		slowDisks(Length{Rounds: fewer, For: most.For}),
 		[]Row{again(most.Rounds, 200_000), beside(fewer, 400_000)},
-		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute), stored(fewer, 10_000_000, 500_000, 15*time.Minute)},
+		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute), stored(fewer, 10_000_000, 500_000, 15*time.Minute), sweep(fewer, sweptObjects)},
 	)
 }
 
@@ -38,6 +38,6 @@ func Quick(rounds int) []Row {
 	return slices.Concat(
 		connections(short, stores, 64, 256),
 		halves(once),
-		[]Row{flood(1), apply(applyRow, "each updated ten times on average", 1, 40_000, 4_000), starts(2)},
+		[]Row{flood(1), apply(applyRow, "each updated ten times on average", 1, 40_000, 4_000), starts(2), sweep(1, 50_000)},
 	)
 }

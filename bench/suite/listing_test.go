@@ -1,0 +1,54 @@
+package suite
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+)
+
+// A listing tells of each of its objects once, in as few pages as may be, as Stripe does and as they are written into a mirror; so does its tenth.
+func TestListingIsAnAccount(t *testing.T) {
+	t.Parallel()
+	const objects, size = 2150, 1000
+	l, err := newListing(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.close(); err != nil {
+			t.Error(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+	})
+	for tenth, want := range map[bool]int{false: objects, true: objects / 10} {
+		calls := l.pages.Load()
+		n, cursor := 0, ""
+		for page := true; page; page = cursor != "" {
+			call := stripe.Stripe{}.ListObjects(nil, &provider.API{}, "", "customer", time.Time{}, time.Time{}, cursor)
+			body, err := get(t.Context(), l.address(tenth)+call.Path+"?"+call.Query.Encode())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var listed []provider.Listed
+			if listed, cursor, err = (stripe.Stripe{}).ObjectPage(nil, nil, "", "customer", cursor, nil, body); err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range listed {
+				if one.ObjectID != l.name(n) || string(one.Body) != string(l.object(nil, n)) || len(one.Body) < size*9/10 || len(one.Body) > size*11/10 {
+					t.Fatalf("the %d. object is %s, %d bytes", n, one.ObjectID, len(one.Body))
+				}
+				n++
+			}
+		}
+		if made := int(l.pages.Load() - calls); n != want || made != (want+listPage-1)/listPage {
+			t.Errorf("%d objects in %d pages, want %d", n, made, want)
+		}
+	}
+	sample, err := fetch(t.Context(), l.address(false))
+	if err != nil || sample.Events != objects {
+		t.Errorf("%d objects were fetched: %v", sample.Events, err)
+	}
+}
