@@ -84,6 +84,11 @@ const (
 
 // pass gathers hints, and makes the looks whose time has come. n is how many hints it took.
 func (h *hinted) pass(ctx context.Context) (n int, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the provider's code is asked which parked hints there is a call for
+			err = panicked(p)
+		}
+	}()
 	if !h.woken {
 		if err := h.wake(ctx); err != nil {
 			return 0, err

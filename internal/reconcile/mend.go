@@ -48,7 +48,12 @@ func (s *sweep) ask(ctx context.Context, items []*item) error {
 	return g.Wait()
 }
 
-func (s *sweep) lookAt(ctx context.Context, it *item) error {
+func (s *sweep) lookAt(ctx context.Context, it *item) (err error) {
+	defer func() {
+		if r := recover(); r != nil { // Carry recovers its own goroutine alone
+			err = runs.Refuse(panicked(r))
+		}
+	}()
 	at, ok, err := s.find(ctx, s.key(it.id), it.told)
 	if err != nil {
 		return err

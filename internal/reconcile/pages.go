@@ -63,7 +63,12 @@ func (s *sweep) read(ctx context.Context, cursor string) <-chan *listPage {
 }
 
 // fetchPage asks for a page and splits it.
-func (s *sweep) fetchPage(ctx context.Context, cursor string) *listPage {
+func (s *sweep) fetchPage(ctx context.Context, cursor string) (p *listPage) {
+	defer func() {
+		if r := recover(); r != nil { // Carry recovers its own goroutine alone
+			p = &listPage{err: runs.Refuse(panicked(r))}
+		}
+	}()
 	call := s.lister.ListObjects(s.source.Config, s.source.API, s.order.Account, s.objectType, s.from, s.upTo, cursor)
 	a, err := s.calmly(ctx, func() (*Response, error) { return s.call(ctx, call) })
 	switch {
@@ -81,7 +86,7 @@ func (s *sweep) fetchPage(ctx context.Context, cursor string) *listPage {
 	if next != "" && next == cursor {
 		return &listPage{err: fmt.Errorf("the API of source %s gives the same page of type %s again and again", s.source.Name, s.objectType)}
 	}
-	p := &listPage{next: next, items: make([]*item, 0, len(listed))}
+	p = &listPage{next: next, items: make([]*item, 0, len(listed))}
 	for i := range listed {
 		it := &item{id: listed[i].ObjectID, at: listed[i].At, hasAt: listed[i].HasAt, told: listed[i].Known}
 		if listed[i].Body != nil {
