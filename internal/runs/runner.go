@@ -215,7 +215,8 @@ func (r *Runner) keep(ctx context.Context, h *Hold, log *slog.Logger) (Status, e
 	return status, err
 }
 
-// keepAlive renews the lease every third of it until ctx ends, and ends ctx where the lease is another's. Trouble is left to the next time.
+// keepAlive renews the lease every third of it until ctx ends, and ends ctx where the lease is another's, or a person has paused or cancelled the run: one step may take minutes. Trouble
+// is left to the next time.
 func (h *Hold) keepAlive(ctx context.Context, stop context.CancelCauseFunc) {
 	tick := time.NewTicker(max(h.lease/3, time.Millisecond))
 	defer tick.Stop()
@@ -233,4 +234,6 @@ func (h *Hold) keepAlive(ctx context.Context, stop context.CancelCauseFunc) {
 	}
 }
 
-const renewSQL = `UPDATE checkpoints SET leased_until = clock_now() + $4::interval WHERE job = $1 AND run = $2 AND leased_by = $3`
+const renewSQL = `
+UPDATE checkpoints c SET leased_until = clock_now() + $4::interval FROM runs r
+WHERE c.job = $1 AND c.run = $2 AND c.leased_by = $3 AND r.run = c.run AND r.status NOT IN ('paused', 'cancelled')`

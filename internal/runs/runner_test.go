@@ -320,6 +320,43 @@ func TestALostRunIsStopped(t *testing.T) {
 	}
 }
 
+// What a person stops ends in the middle of a step, however long that is.
+func TestAStopEndsAStep(t *testing.T) {
+	t.Parallel()
+	for _, to := range []runs.Status{runs.Cancelled, runs.Paused} {
+		t.Run(string(to), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.ask(t, "")
+			begun := make(chan struct{})
+			r := b.run(t, b.processor, 300*time.Millisecond, map[string]runs.Carry{job: func(ctx context.Context, _ *runs.Hold, _ *slog.Logger) (runs.Status, error) {
+				close(begun)
+				<-ctx.Done()
+				return "", ctx.Err()
+			}})
+			<-begun
+			if err := runs.Change(t.Context(), b.operator, run, to); err != nil {
+				t.Fatal(err)
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				var by string
+				err := b.operator.QueryRow(t.Context(), `SELECT leased_by FROM checkpoints WHERE run = $1`, run).Scan(&by)
+				if err == nil && by != "" {
+					err = errors.New("held by " + by)
+				}
+				return err
+			})
+			r.stop()
+			if said := r.said.String(); strings.Contains(said, "lost") || strings.Contains(said, "WARN") || !strings.Contains(said, `msg="run stopped"`) || !strings.Contains(said, "status="+string(to)) {
+				t.Error(said)
+			}
+			if got := b.show(t, run); got.Status != to || got.Troubles != 0 || got.Detail != "" {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
 // What a person stops in the middle of a step is not said to be lost, and can be taken at once when it goes on.
 func TestAStoppedRunIsNotLost(t *testing.T) {
 	t.Parallel()
