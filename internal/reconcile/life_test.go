@@ -40,7 +40,8 @@ type conditions struct {
 	down int
 	// ahead is how far this machine's clock is ahead of the account's.
 	ahead time.Duration
-	// wrongKey is the percentage of passes of looks that find another account, an empty one, behind the API, and of runs that find the key revoked.
+	// wrongKey is the percentage of looks that find another account, an empty one, behind the API, and of runs that find the key revoked. Whoever reads lists cannot tell
+	// that an account which looks empty is another one, so that where sweeps are the key is always revoked.
 	wrongKey int
 	// sweeps: objects are swept too; then some change and no event tells it.
 	sweeps bool
@@ -85,6 +86,9 @@ func newLife(t *testing.T, c *conditions, seed uint64) *life {
 	o := c.account
 	o.Seed, o.Start = seed, time.Date(2026, time.November, 20, 12, 0, 0, 0, time.UTC)
 	l.fake = stripefake.New(t, o)
+	if c.sweeps {
+		l.past()
+	}
 	l.must(l.clock(t))
 	l.operator, l.gateway = l.db.Role(t, "operator"), l.mortalPool(t, "gateway")
 	known, err := events.RegisterSources(t.Context(), l.db.Pool, map[string]string{lifeSource: "stripe"})
@@ -93,6 +97,19 @@ func newLife(t *testing.T, c *conditions, seed uint64) *life {
 	l.proc = l.processor(l.db.Role(t, "processor"))
 	l.reconciler(t)
 	return l
+}
+
+// past is what there was before anybody told us of it; of some subscriptions not even lists tell unasked.
+func (l *life) past() {
+	l.fake.SetWebhooks(stripefake.Webhooks{Swallowed: 100})
+	for _, account := range l.accounts() {
+		for _, objectType := range []string{"customer", "product", "subscription"} {
+			l.fake.Fill(account, objectType, 7)
+		}
+		l.fake.Do(account, "sub_Fill0000003", "customer.subscription.deleted")
+	}
+	l.fake.Advance(7 * time.Hour)
+	l.fake.SetWebhooks(l.account.Webhooks)
 }
 
 // clock makes the database's clock one that stands.
@@ -180,6 +197,9 @@ func (l *life) lives(steps int) {
 			l.deliver()
 		}
 	}
+	if !l.quiet {
+		l.glance()
+	}
 }
 
 // something of ours happens.
@@ -208,7 +228,7 @@ func (l *life) something() {
 		l.carry()
 	case n < 12 && l.depth < 3:
 		l.show()
-		defer l.trouble(func(f *stripefake.Faults) { f.Blind = true })()
+		defer l.trouble(func(f *stripefake.Faults) { f.Revoked, f.Blind = l.sweeps, !l.sweeps })()
 		for range 1 + l.chance.IntN(5) {
 			l.pass()
 		}
@@ -231,12 +251,30 @@ func (l *life) anyObject() (k versioning.Key, ok bool) {
 	}
 	o := all[l.chance.IntN(len(all))]
 	if l.chance.IntN(2) == 0 {
-		o = slices.MaxFunc(all, func(a, b stripefake.Object) int { return a.Changed.Compare(b.Changed) })
+		o = last(all)
 	}
+	return l.wanted(o), true
+}
+
+// last is the object that has changed last.
+func last(all []stripefake.Object) stripefake.Object {
+	return slices.MaxFunc(all, func(a, b stripefake.Object) int { return a.Changed.Compare(b.Changed) })
+}
+
+// wanted notes that an object is looked at though it need not be.
+func (l *life) wanted(o stripefake.Object) versioning.Key {
 	l.wished[o.Account+" "+o.ID] = true
-	k = l.key(o)
+	k := l.key(o)
 	k.Source = l.source.Number
-	return k, true
+	return k
+}
+
+// glance is a look at what has just changed, which an answer that is a little old does not show.
+func (l *life) glance() {
+	l.wait(time.Duration(l.chance.Int64N(int64(time.Second))))
+	k := l.wanted(last(l.fake.Truth()))
+	l.ask(reconcile.Order{What: reconcile.Object, Account: k.Account, Type: k.Type, ID: k.ID})
+	l.carry()
 }
 
 // trouble lets something be wrong with the key, perhaps, until the function is called.

@@ -215,8 +215,8 @@ func (l *life) ends() {
 		last = append(last, l.ask(reconcile.Order{What: reconcile.Events, Account: account}))
 	}
 	swept := !l.sweeps
-	for range 200 {
-		l.wait(time.Minute)
+	for n := range 200 {
+		l.wait(time.Duration(max(1, n-50)) * time.Minute) // a hint may wait for an hour
 		for l.carry() {
 		}
 		for n := 0; l.pass() > 0; n++ {
@@ -236,7 +236,18 @@ func (l *life) ends() {
 			}
 		}
 	}
-	l.wrong("the last reconciliation comes to no end")
+	l.wrong("the last reconciliation comes to no end: %v", l.left())
+}
+
+// left is what is still to do.
+func (l *life) left() []string {
+	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('hint of %s %s, tried %s times, due in %s: %s', object_type, object_id, attempts, due - clock_now(), error) FROM hints
+		UNION ALL SELECT format('run %s is %s, put off: %s', run, status, detail) FROM runs WHERE ended_at IS NULL
+		UNION ALL SELECT format('%s %s owes a look after %s', object_type, object_id, look_after) FROM objects WHERE look_after <> 0`)
+	l.must(err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	l.must(err)
+	return all
 }
 
 // tally counts the looks since the last time, but of objects that somebody has had looked at without need.

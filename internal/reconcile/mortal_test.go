@@ -39,7 +39,7 @@ func (l *life) mortally(do func(context.Context)) bool {
 	defer cancel(nil)
 	left := 0
 	if l.chance.IntN(100) < l.deaths {
-		left = 1 + l.chance.IntN(60)
+		left = 1 + l.chance.IntN(10+l.chance.IntN(60))
 	}
 	left, die := m.change(left, cancel)
 	do(ctx)
