@@ -13,7 +13,7 @@ import (
 
 // A failing life is made again with its seed and steps: go test -run TestLives/NAME ./internal/reconcile -lives.seed=N -lives.steps=N -lives.count=1.
 var (
-	livesCount = flag.Int("lives.count", 3, "how many lives there are of each kind")
+	livesCount = flag.Int("lives.count", 2, "how many lives there are of each kind")
 	livesSteps = flag.Int("lives.steps", 200, "how many steps a life has")
 	livesShort = flag.Bool("lives.short", true, "look for a shorter life where one fails")
 	livesSeed  = flag.Uint64("lives.seed", 1, "the seed of the first life")
