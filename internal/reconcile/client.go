@@ -191,8 +191,7 @@ func (c *Client) request(ctx context.Context, call provider.Call, at *url.URL) (
 	now := time.Now()
 	r.Elapsed, r.Header = now.Sub(began), resp.Header
 	r.Date, _ = http.ParseTime(resp.Header.Get("Date"))
-	r.Body, err = io.ReadAll(io.LimitReader(resp.Body, c.o.API.MaxBytes+1))
-	if err != nil {
+	if r.Body, err = readAtMost(resp, c.o.API.MaxBytes+1); err != nil {
 		return r, errors.Join(err, timeoutOf(ctx))
 	}
 	if int64(len(r.Body)) > c.o.API.MaxBytes {
@@ -206,6 +205,16 @@ func (c *Client) request(ctx context.Context, call provider.Call, at *url.URL) (
 		c.told(now, r.Elapsed, r.Date)
 	}
 	return r, nil
+}
+
+// readAtMost reads the answer's body, or so much of it. A body whose length is told takes memory once: pages are large, and there are many.
+func readAtMost(resp *http.Response, most int64) ([]byte, error) {
+	var body bytes.Buffer
+	if n := min(resp.ContentLength, most); n > 0 {
+		body.Grow(int(n) + bytes.MinRead) // else the end of it would make it grow
+	}
+	_, err := body.ReadFrom(io.LimitReader(resp.Body, most))
+	return body.Bytes(), err
 }
 
 // timeoutOf says what ran out of time, nil where nothing did.

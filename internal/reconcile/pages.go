@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// pagesAhead are read while others are compared.
-	pagesAhead = 10
+	// pagesAhead pages are read while others are compared: about as many of 100 objects as end a step, since a step costs much beside its objects.
+	pagesAhead = 8
 	// compareAtOnce is how many objects end a step that more pages are ready for.
 	compareAtOnce = 1000
 )
@@ -31,7 +31,7 @@ var errExpired = errors.New("the list's cursor has expired")
 
 // read reads the pages of a list from a cursor on, until the last, an error or the end of ctx, some of them ahead. The channel is closed then.
 func (s *sweep) read(ctx context.Context, cursor string) <-chan *listPage {
-	split, out := make(chan *listPage), make(chan *listPage, pagesAhead)
+	split, out := make(chan *listPage, 1), make(chan *listPage, pagesAhead)
 	go func() {
 		defer close(split)
 		for {
