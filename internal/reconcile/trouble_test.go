@@ -281,6 +281,13 @@ func (p bad) EventPage(account string, body []byte) ([][]byte, string, error) {
 	return p.Provider.EventPage(account, body)
 }
 
+func (p bad) ObjectPage(src *provider.Source, a *provider.API, account, objectType, cursor string, header http.Header, body []byte) ([]provider.Listed, string, error) {
+	if p.hates("") {
+		panic("a list nobody thought of")
+	}
+	return p.Provider.ObjectPage(src, a, account, objectType, cursor, header, body)
+}
+
 // An answer that its reader cannot bear ends neither the process nor its other looks; a run that meets it fails and says so.
 func TestAReaderThatPanics(t *testing.T) {
 	t.Parallel()
@@ -307,7 +314,7 @@ func TestAReaderThatPanics(t *testing.T) {
 		return nil
 	})
 	b.carry(t, r)
-	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}} {
+	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}, {What: reconcile.Objects}} {
 		if got := b.ask(t, o); got.Status != runs.Failed || !strings.Contains(got.Detail, "panicked") || !strings.Contains(got.Detail, "nobody thought of") {
 			t.Errorf("%s: %s: %s", o.What, got.Status, got.Detail)
 		}
@@ -349,7 +356,7 @@ func TestAnAnswerWithoutDateIsNoLook(t *testing.T) {
 	looksOf(t, r, "looks")
 	b.met(t, "does not say what time it is there")
 	b.carry(t, r)
-	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}} {
+	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}, {What: reconcile.Objects}} {
 		run := b.order(t, o)
 		b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "does not say what time it is there") })
 	}
