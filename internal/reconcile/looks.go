@@ -219,16 +219,22 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 			return h.drop(ctx, one)
 		}
 	}
-	return h.enter(ctx, one, d)
+	return h.enter(ctx, within, one, d)
 }
 
-// enter appends a look and applies it.
-func (h *hinted) enter(ctx context.Context, one hint, d *events.Delivery) error {
+// errNoPlace: a look that waits for longer may be another process's by then.
+var errNoPlace = errors.New("the looks before it are still being entered into the mirror, as behind the swap of a rebuild; it is made again")
+
+// enter appends a look and applies it, where it gets a place for that within the time that its hint is this process's.
+func (h *hinted) enter(ctx, within context.Context, one hint, d *events.Delivery) error {
 	select {
 	case h.looks.entering <- struct{}{}:
 		defer func() { <-h.looks.entering }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case <-within.Done():
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return h.put(ctx, one, waitAfter(one.attempts), one.attempts, errNoPlace)
 	}
 	receipts, err := events.Append(ctx, h.Log, []events.Delivery{*d})
 	if err != nil {

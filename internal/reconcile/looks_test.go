@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -290,4 +292,45 @@ func TestLooksEnterWithinTheirConnections(t *testing.T) {
 	if n := most.Load(); n > reconcile.Entering || n < 2 {
 		t.Errorf("%d looks were applied at once, want %d at most, and some", n, reconcile.Entering)
 	}
+}
+
+// stuck is a provider that the processor does not get past for a while.
+type stuck struct {
+	sim.Provider
+	release chan struct{}
+}
+
+func (p stuck) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	<-p.release
+	return p.Provider.Snapshot(src, s)
+}
+
+// A look for which there is no place in the mirror while its hint is this process's is laid back, and not entered when it may be another's.
+func TestLooksWaitForAPlaceWithinTheirLease(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 83, eventTime)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
+	if n := one[int](t, b, `SELECT count(*) FROM objects`); n <= reconcile.Entering {
+		t.Fatalf("only %d objects", n)
+	}
+	p := stuck{release: make(chan struct{})}
+	release := sync.OnceFunc(func() { close(p.release) })
+	b.proc = b.Processor(t, p)
+	r := b.runner()
+	r.Settings.Lease = 6 * time.Second
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} }))
+	looksOf(t, r, "looks")
+	t.Cleanup(release)
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := one[int](t, b, `SELECT count(*) FROM hints WHERE taken_by = '' AND attempts = 0 AND error LIKE '%still being entered%'`); n == 0 {
+			return errors.New("no look was laid back")
+		}
+		return nil
+	})
+	if n := one[int](t, b, countLooks); n > reconcile.Entering {
+		t.Errorf("%d looks were appended", n)
+	}
+	release()
+	b.settled(t)
 }
