@@ -11,7 +11,7 @@ import (
 type Options struct {
 	// DropNull leaves out members of objects that are null, at every depth. Elements of arrays stay.
 	DropNull bool
-	// Without are dotted paths of members left out, from the root through objects only. A key may itself contain dots.
+	// Without are dotted paths of members left out, from the root through objects, and through each element of arrays. A key may itself contain dots.
 	Without []string
 }
 
@@ -79,7 +79,7 @@ func (w *writer) value(v *Value, without []string) {
 	case String:
 		w.text(v)
 	case Array:
-		w.array(v)
+		w.array(v, without)
 	case Object:
 		w.object(v, without)
 	default:
@@ -96,14 +96,14 @@ func (w *writer) text(v *Value) {
 	w.dst = appendQuoted(w.dst, v.key())
 }
 
-func (w *writer) array(v *Value) {
+func (w *writer) array(v *Value, without []string) {
 	nodes := v.doc.nodes
 	w.dst = append(w.dst, '[')
 	for i := v.self + 1; i < v.next; i = nodes[i].next {
 		if i > v.self+1 {
 			w.dst = append(w.dst, ',')
 		}
-		w.value(&nodes[i], nil)
+		w.value(&nodes[i], without)
 	}
 	w.dst = append(w.dst, ']')
 }

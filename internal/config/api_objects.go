@@ -27,7 +27,7 @@ type APIObject struct {
 	Version APIVersion `yaml:"version,omitempty"`
 	// Deleted tells of an object that it is gone, where the API still answers it. It is a value in the object.
 	Deleted APIValue `yaml:"deleted,omitempty"`
-	// Volatile are paths in the object that change without a new version, and are left out where states are compared.
+	// Volatile are paths in the object that change without a new version, and are left out where states are compared. A path goes through each element of an array.
 	Volatile []string `yaml:"volatile,omitempty"`
 	// List is how the API lists them. Leave it out where it does not: then nothing finds what no webhook told of.
 	List APIList `yaml:"list,omitempty"`

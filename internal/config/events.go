@@ -67,7 +67,7 @@ type Object struct {
 	Final bool `yaml:"final,omitempty" shown:"false"`
 	// Partial says in words why the state is only a part of the object: then events are reasons to look.
 	Partial string `yaml:"partial,omitempty"`
-	// Volatile are paths in the state that change without a new version, and are left out where states are compared.
+	// Volatile are paths in the state that change without a new version, and are left out where states are compared. A path goes through each element of an array.
 	Volatile []string `yaml:"volatile,omitempty"`
 }
 

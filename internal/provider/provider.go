@@ -199,7 +199,7 @@ type Observation struct {
 	Rank int
 	// AnyTime exempts At from the bound against the time of receipt (Stripe test clocks).
 	AnyTime bool
-	// Volatile are dotted paths of fields that change without a version and are left out when states are compared.
+	// Volatile are dotted paths of fields that change without a version and are left out when states are compared; they go through each element of arrays.
 	Volatile []string
 }
 
@@ -218,6 +218,8 @@ type Dead struct {
 	Reason string
 	// Look: the object owes a look at the provider's API besides.
 	Look bool
+	// Moved: the API answered another object at the address of the one that was asked for, and will again.
+	Moved bool
 }
 
 func (d *Dead) Error() string { return d.Reason }

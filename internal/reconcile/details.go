@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -156,8 +157,12 @@ func none(v *canonical.Value) bool {
 	return v.Kind() == canonical.Missing || v.Kind() == canonical.Null
 }
 
+// elements are the places of an array in a path: volatile fields are those of each.
+var elements = regexp.MustCompile(`\[\d+\]`)
+
 // changing says whether a field changes without a version, so that it does not count.
 func (it *item) changing(path string) bool {
+	path = elements.ReplaceAllString(path, "")
 	return slices.ContainsFunc(it.volatile, func(field string) bool {
 		rest, found := strings.CutPrefix(path, "state."+field)
 		return found && (rest == "" || rest[0] == '.' || rest[0] == '[')

@@ -100,10 +100,10 @@ func TestTypes(t *testing.T) {
 		{"create", `{"ref": "v1", "ref_type": "repository"` + inRepo + `}`, "dead: a body of the event create must name its ref, and this one does not"},
 
 		{"release.created release.published release.unpublished release.edited release.prereleased release.released", `{"release": {"id": 9, ` + updated + `}` + inRepo + `}`,
-			"release 9" + at + ", own, still, without reactions short_description_html is_short_description_html_truncated mentions_count"},
+			"release 9" + at + ", own, still, without reactions short_description_html is_short_description_html_truncated mentions_count assets.download_count"},
 		{"release.published", `{"release": {"id": 9, "created_at": "2026-01-01T00:00:00Z"}` + inRepo + `}`,
 			"release 9, partial: the body's release.updated_at is no time, so the state has no place in the order"},
-		{"release.deleted", `{"release": {"id": 9}` + inRepo + `}`, "release 9" + gone + ", without reactions short_description_html is_short_description_html_truncated mentions_count"},
+		{"release.deleted", `{"release": {"id": 9}` + inRepo + `}`, "release 9" + gone + ", without reactions short_description_html is_short_description_html_truncated mentions_count assets.download_count"},
 
 		{"repository.created repository.edited repository.renamed repository.transferred repository.archived repository.unarchived repository.publicized repository.privatized",
 			`{"repository": {"id": 5, ` + updated + `, "full_name": "o/r", "default_branch": "main"}, "organization": {}, "sender": {}, "changes": {}}`, "repository 5" + at + ", own, still" + repoVolatile},

@@ -9,7 +9,7 @@ var (
 	volatilePull = []string{"mergeable", "mergeable_state", "rebaseable", "merge_commit_sha", "author_association", "base.repo", "head.repo",
 		"milestone.open_issues", "milestone.closed_issues", "milestone.updated_at"}
 	volatileComment    = []string{"reactions", "author_association", "performed_via_github_app", "pin"}
-	volatileRelease    = []string{"reactions", "short_description_html", "is_short_description_html_truncated", "mentions_count"}
+	volatileRelease    = []string{"reactions", "short_description_html", "is_short_description_html_truncated", "mentions_count", "assets.download_count"}
 	volatileRepository = []string{"forks", "forks_count", "open_issues", "open_issues_count", "pushed_at", "size", "stargazers_count", "watchers", "watchers_count",
 		"network_count", "subscribers_count", "permissions", "role_name", "temp_clone_token", "organization", "parent", "source", "template_repository",
 		"security_and_analysis", "custom_properties", "code_of_conduct", "master_branch", "anonymous_access_enabled",
