@@ -34,3 +34,8 @@ func (l *Looks) Passes(s *Source) func(context.Context) (int, error) {
 
 // WalkSQL is a stretch of the walk through the mirror.
 const WalkSQL = walkSQL
+
+// Changing says whether a field changes without a version.
+func Changing(volatile []string, path string) bool {
+	return (&item{volatile: volatile}).changing(path)
+}

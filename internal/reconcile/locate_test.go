@@ -136,7 +136,9 @@ func TestLookBelievesOnlyWhatItSees(t *testing.T) {
 	look := func(objectType, id string) reconcile.Order {
 		return reconcile.Order{What: reconcile.Object, Type: objectType, ID: id}
 	}
-	f.says(t, look("issue", transferred), "the object was transferred")
+	if r := f.look(t, "issue", transferred); r.Status != runs.Failed || !strings.Contains(r.Detail, "the object was transferred") {
+		t.Errorf("%s: %s", r.Status, r.Detail)
+	}
 	f.fake.SetFaults(githubfake.Faults{Blind: true})
 	f.says(t, look("issue", hidden), "the list it would be in is too")
 	f.says(t, look("repository", repository), "nothing shows which, so it is not believed")

@@ -30,6 +30,9 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 	if errors.Is(err, errNoFetch) {
 		return "", runs.Refuse(fmt.Errorf("source %s, %s: %w", w.source.Name, w.order.Type, err))
 	}
+	if moved(err) {
+		return "", runs.Refuse(err)
+	}
 	if err != nil {
 		return "", err
 	}

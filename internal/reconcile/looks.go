@@ -204,8 +204,8 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if errors.Is(err, errNoFetch) {
-		return h.park(ctx, one)
+	if why := hopeless(err); why != nil {
+		return h.park(ctx, one, why)
 	}
 	if err != nil { // the API's trouble: another look later
 		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, err)

@@ -15,14 +15,31 @@ import (
 // errParked is what a parked hint says.
 var errParked = fmt.Errorf("%w: no look can be made, so none is tried until a configuration or a release can; the doubt ends with the object's next event", errNoFetch)
 
+// hopeless is why no look can be made as long as nothing changes, nil where another try may do better.
+func hopeless(err error) error {
+	switch {
+	case errors.Is(err, errNoFetch):
+		return errParked
+	case moved(err):
+		return fmt.Errorf("%w; no look is tried until a processor starts, or somebody asks for one; the doubt ends with the object's next event", err)
+	}
+	return nil
+}
+
+// moved says whether the API answered another object than the one that was asked for.
+func moved(err error) bool {
+	var dead *provider.Dead
+	return errors.As(err, &dead) && dead.Moved
+}
+
 const parkSQL = `
 UPDATE hints SET due = 'infinity', taken_by = '', taken_until = '-infinity', attempts = attempts + 1, error = $6
 WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
 
-// park lays a hint back for as long as the source is read as it is now: the API has no call that would settle it.
-func (h *hinted) park(ctx context.Context, one hint) error {
-	h.looks.Logger.Warn("look not possible", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "error", errParked)
-	if _, err := h.Pool.Exec(ctx, parkSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, events.Text(errParked.Error())); err != nil {
+// park lays a hint back for as long as the source is read as it is now: the API has no call that would settle it, or answers another object.
+func (h *hinted) park(ctx context.Context, one hint, why error) error {
+	h.looks.Logger.Warn("look not possible", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "error", why)
+	if _, err := h.Pool.Exec(ctx, parkSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, events.Text(why.Error())); err != nil {
 		return fmt.Errorf("park hint: %w", err)
 	}
 	return nil
