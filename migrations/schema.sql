@@ -1040,6 +1040,18 @@ COMMENT ON COLUMN postern.sweeps.began IS 'the list tells at least of what happe
 
 COMMENT ON COLUMN postern.sweeps.asked IS 'the run would make so many tombstones that it had to be approved';
 
+CREATE TABLE postern.tombstones (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE postern.tombstones OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.tombstones IS 'objects that were alive here and that a look of their hint has found to be missing, of the last hour';
+
 CREATE TABLE postern.watermarks (
     source integer NOT NULL,
     account text NOT NULL,
@@ -1132,6 +1144,9 @@ ALTER TABLE ONLY postern.staged
 
 ALTER TABLE ONLY postern.sweeps
     ADD CONSTRAINT sweeps_pkey PRIMARY KEY (run, object_type);
+
+ALTER TABLE ONLY postern.tombstones
+    ADD CONSTRAINT tombstones_pkey PRIMARY KEY (source, account, object_type, object_id);
 
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, what);
@@ -1330,6 +1345,8 @@ GRANT SELECT ON TABLE postern.staged TO postern_operator;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.sweeps TO postern_processor;
 GRANT SELECT ON TABLE postern.sweeps TO postern_operator;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.tombstones TO postern_processor;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.watermarks TO postern_processor;
 GRANT SELECT ON TABLE postern.watermarks TO postern_operator;

@@ -236,6 +236,13 @@ func (h *hinted) enter(ctx, within context.Context, one hint, d *events.Delivery
 		}
 		return h.put(ctx, one, waitAfter(one.attempts), one.attempts, errNoPlace)
 	}
+	err := h.few(ctx, one, d)
+	if errors.As(err, new(*manyError)) {
+		return h.put(ctx, one, lastWait, one.attempts+1, err)
+	}
+	if err != nil {
+		return err
+	}
 	receipts, err := events.Append(ctx, h.Log, []events.Delivery{*d})
 	if err != nil {
 		return err

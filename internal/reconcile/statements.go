@@ -7,6 +7,7 @@ func Statements() []string {
 		hintsSQL, watermarksSQL, mirroredSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL, parkSQL, parkedSQL, wakeSQL, forgetParkedSQL, hintNumbersSQL, provenNumbersSQL,
 		compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL, renewSweepSQL, doneSweepSQL, unlistSQL,
 		provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL, countGhostsSQL, livingSQL, askedSQL,
+		noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL,
 		dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
 	}
 }
