@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -58,9 +57,6 @@ const twinSQL = `
 SELECT k.id, k.fingerprint FROM unnest($1::int[], $2::bytea[]) WITH ORDINALITY AS d(source, key, n)
 CROSS JOIN LATERAL (SELECT k.id, k.fingerprint FROM event_keys k WHERE k.source = d.source AND k.key = d.key LIMIT 1) k ORDER BY d.n`
 
-// versionsSQL is which version of the provider's API stored events were rendered in.
-const versionsSQL = `SELECT id, api_version FROM events WHERE id = ANY($1::bigint[])`
-
 const conflictSQL = `
 INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
 SELECT * FROM unnest($1::int[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::timestamptz[], $8::jsonb[], $9::jsonb[], $10::bytea[])
@@ -77,6 +73,8 @@ type row struct {
 	receipt Receipt
 	// fingerprint is what is stored under the key.
 	fingerprint []byte
+	// rendering is of what is stored under the key, where that is known without a question to the log.
+	rendering rendering
 }
 
 // Append makes a batch of deliveries durable, each key once, and returns the receipts of each delivery's events in their
@@ -135,7 +133,8 @@ func firsts(rows []row) []*row {
 func answerTwins(rows []row) {
 	for i := range rows {
 		if r := &rows[i]; r.twin {
-			r.receipt.ID, r.receipt.Duplicate, r.fingerprint = rows[i-1].receipt.ID, true, rows[i-1].fingerprint
+			before := &rows[i-1]
+			r.receipt.ID, r.receipt.Duplicate, r.fingerprint, r.rendering = before.receipt.ID, true, before.fingerprint, before.rendering
 		}
 	}
 }
@@ -251,38 +250,6 @@ func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*ro
 	}); err == nil && n != len(missing) {
 		err = fmt.Errorf("%d twins found of %d", n, len(missing))
 	}
-	return err
-}
-
-// findConflicts says which events came under a known key with another fingerprint. An event that another version of the provider's API has rendered tells the same in another
-// way: it is a duplicate, as from two endpoints pinned to two versions, or from a list and an endpoint.
-func findConflicts(ctx context.Context, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, batch []Delivery, rows []row) error {
-	versioned := map[int64][]*row{} // by the id that is stored
-	for i := range rows {
-		r := &rows[i]
-		e := &batch[r.delivery].Events[r.place]
-		r.receipt.Conflict = !bytes.Equal(r.fingerprint, e.Fingerprint[:])
-		if r.receipt.Conflict && r.receipt.ID != 0 && e.APIVersion != "" {
-			versioned[r.receipt.ID] = append(versioned[r.receipt.ID], r)
-		}
-	}
-	if len(versioned) == 0 {
-		return nil
-	}
-	res, err := db.Query(ctx, versionsSQL, slices.Collect(maps.Keys(versioned)))
-	if err != nil {
-		return err
-	}
-	var id int64
-	var version string
-	_, err = pgx.ForEachRow(res, []any{&id, &version}, func() error {
-		for _, r := range versioned[id] {
-			r.receipt.Conflict = version == "" || version == Text(batch[r.delivery].Events[r.place].APIVersion)
-		}
-		return nil
-	})
 	return err
 }
 

@@ -42,12 +42,12 @@ func addEvents(p *postgres.Params, batch []Delivery, rows []*row) {
 	p.Array(pgtype.TimestamptzOID, n, func(i int) { addClaimed(p, event(i).OccurredAt) })
 }
 
-// addClaimed adds a time that a body claims; what it claims beyond the years 1 to 9999 is no time.
+// addClaimed adds a time that a body claims.
 func addClaimed(p *postgres.Params, t time.Time) {
-	if y := t.Year(); t.IsZero() || y < 1 || y > 9999 {
-		p.Null()
-	} else {
+	if claimable(t) {
 		p.Time(t)
+	} else {
+		p.Null()
 	}
 }
 

@@ -143,38 +143,6 @@ func TestConflictKeepsBoth(t *testing.T) {
 	}
 }
 
-// One event rendered in two versions of the provider's API is a duplicate; in one version, or in one that is not told, other content is a conflict.
-func TestOtherVersionsAreNoConflicts(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	in := func(version, body string, keys ...string) events.Delivery {
-		d := b.delivery(body, keys...)
-		for i := range d.Events {
-			d.Events[i].APIVersion = version
-		}
-		return d
-	}
-	b.append(t, in("2026-08-26", "first", "k1", "k2"))
-	b.append(t, in("", "untold", "k3"))
-	var foresight events.Foresight
-	for _, tc := range []struct {
-		version, key string
-		conflict     bool
-	}{{"2020-08-27", "k1", false}, {"2020-08-27", "k2", false}, {"2026-08-26", "k1", true}, {"", "k1", true}, {"2020-08-27", "k3", true}} {
-		d := in(tc.version, "second "+tc.version, tc.key)
-		seen, err := foresight.Foresee(t.Context(), b.gateway, []events.Delivery{d})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r := b.append(t, d)[0][0]; r.Conflict != tc.conflict || !r.Duplicate || r != seen[0][0] {
-			t.Errorf("%s in %q: %+v, foreseen %+v", tc.key, tc.version, r, seen[0][0])
-		}
-	}
-	if n := b.count(t, "event_conflicts"); n != 3 {
-		t.Errorf("%d conflicts", n)
-	}
-}
-
 // A delivery sent by 200 senders at once makes one event, and all get the same receipt but for Duplicate.
 func TestTwoHundredTwinsMakeOneEvent(t *testing.T) {
 	t.Parallel()

@@ -65,7 +65,7 @@ type Receipt struct {
 	Key string
 	// Duplicate: the key was there before; nothing was changed.
 	Duplicate bool
-	// Conflict: the key was there before with another fingerprint, of the same version of the provider's API where it tells its version; this delivery was kept apart, whole.
+	// Conflict: the key was there before with another fingerprint, and is not the same event in another, signed version of the provider's API; this delivery was kept apart, whole.
 	Conflict bool
 }
 

@@ -145,6 +145,9 @@ type Event struct {
 	OccurredAt time.Time
 	// APIVersion is the version of the provider's API that rendered the body, "" where it does not say.
 	APIVersion string
+	// VersionSigned: APIVersion is in what is signed, so that the same event told in another version is believed to be just that. A version that anybody can write, in a header,
+	// would let a forger make two events pass for one.
+	VersionSigned bool
 	// Fingerprint tells deliveries of one key apart that differ in more than the provider lets them.
 	Fingerprint [16]byte
 }

@@ -35,7 +35,7 @@ func TestEventIsNamed(t *testing.T) {
 	got := identify(t, &provider.Source{}, fmt.Sprintf(snapshot, `, "account": "acct_1"`))
 	want := provider.Event{
 		Key: "evt_1", Type: "customer.updated", Account: "acct_1", ObjectType: "customer", ObjectID: "cus_1",
-		OccurredAt: time.Unix(100, 0).UTC(), APIVersion: "2026-08-26.dahlia", Fingerprint: got.Fingerprint,
+		OccurredAt: time.Unix(100, 0).UTC(), APIVersion: "2026-08-26.dahlia", VersionSigned: true, Fingerprint: got.Fingerprint,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

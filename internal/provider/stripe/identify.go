@@ -32,6 +32,7 @@ func (e event) named(src *provider.Source, body []byte) provider.Event {
 		APIVersion:  name(e.root, "api_version"),
 		Fingerprint: fingerprint(e.root),
 	}
+	out.VersionSigned = out.APIVersion != ""
 	out.OccurredAt, _ = e.occurred()
 	if a := e.tenant(src); provider.ValidName(a) {
 		out.Account = a
