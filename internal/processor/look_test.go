@@ -24,6 +24,18 @@ func lookAt(t *testing.T, h *sim.History, id string, after time.Duration, n int)
 		ReceivedAt: time.UnixMicro(h.End(id)).Add(time.Hour), Body: body}}
 }
 
+// settlingAt is a look by which a person has an object settled after all that happened to it.
+func settlingAt(t *testing.T, h *sim.History, id string, n int) stream.Event {
+	t.Helper()
+	l := h.Answer(id, sim.Look{Began: h.End(id) + int64(n)*1_000_000, Elapsed: 200_000, Settles: true})
+	body, err := l.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.Event{Source: "sim", Stored: provider.Stored{ID: int64(n), Key: "settle", Type: provider.LookType, Origin: events.OriginReconcile,
+		ReceivedAt: l.Settles.Before.Add(l.Elapsed), Body: body}}
+}
+
 // A look after everything leaves the truth in the mirror and no doubt, in whatever order it and the events come.
 func TestLookEndsDoubt(t *testing.T) {
 	t.Parallel()

@@ -54,6 +54,9 @@ func TestPlansSurviveGrowth(t *testing.T) {
 			batch = append(batch, message(i+1000*int(seed), e))
 		}
 		batch[0].Key = "fails"
+		for i, id := range h.ObjectIDs() { // which has what the objects have met read again
+			batch = append(batch, settlingAt(t, h, id, 500+i+1000*int(seed)))
+		}
 		for range 2 { // the second time everything is settled
 			if err := p.Apply(t.Context(), events.LiveRun, batch); err != nil {
 				t.Fatal(err)

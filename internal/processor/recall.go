@@ -32,9 +32,10 @@ func settlingFirst(items []*item) []*item {
 const clocksApart = time.Hour
 
 // recallSQL finds what the rows of some objects have met in a run; each object has a first and a last id.
+// Each is looked for by itself: a plan that was made while the tables were empty would merge with all of the index.
 const recallSQL = `
 SELECT DISTINCT o.event_id FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d(object, first, last)
-JOIN outcomes o ON o.object = d.object AND o.event_id BETWEEN d.first AND d.last AND o.run = $4`
+CROSS JOIN LATERAL (SELECT o.event_id FROM outcomes o WHERE o.object = d.object AND o.object <> 0 AND o.event_id BETWEEN d.first AND d.last AND o.run = $4 OFFSET 0) o`
 
 // recall reads what rows have met in a run since looks began that settle them now: items that are folded again and get no outcome. ordered: events come in
 // the order of their ids, and none behind the look was met. The caller holds the objects' locks.
