@@ -1193,6 +1193,8 @@ CREATE INDEX runs_unended ON postern.runs USING btree (job, status) WHERE (ended
 
 CREATE INDEX runs_untold ON postern.runs USING btree (run) WHERE ((ended_at IS NOT NULL) AND (told_at IS NULL));
 
+CREATE INDEX sweeps_done ON postern.sweeps USING btree (source, account, object_type, run) WHERE (phase = 'done'::text);
+
 CREATE TRIGGER event_conflicts_redacted BEFORE INSERT ON postern.event_conflicts FOR EACH ROW EXECUTE FUNCTION postern.drop_redacted_conflict();
 
 CREATE TRIGGER events_append_only BEFORE DELETE OR UPDATE ON postern.events FOR EACH ROW EXECUTE FUNCTION postern.refuse_change();

@@ -14,13 +14,14 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// Owed measures what looks are owed and what is proven, of the sources whose API can be read.
+// Owed measures what looks are owed, what is proven, and what sweeps have found, of the sources whose API can be read.
 type Owed struct {
 	sources *Sources
 
 	mu     sync.Mutex
 	hints  []hintNumbers
 	proven []provenNumbers
+	drifts []driftNumbers
 }
 
 // hintNumbers are a source's hints.
@@ -105,9 +106,14 @@ func (o *Owed) Read(ctx context.Context, pool *pgxpool.Pool) error {
 		o.forget()
 		return err
 	}
+	drifts, err := numbers[driftNumbers](ctx, pool, driftNumbersSQL, names)
+	if err != nil {
+		o.forget()
+		return err
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.hints, o.proven = hints, proven
+	o.hints, o.proven, o.drifts = hints, proven, drifts
 	return nil
 }
 
@@ -129,11 +135,14 @@ func (o *Owed) forget() {
 	for i := range o.proven {
 		o.proven[i].Until = math.NaN()
 	}
+	for i := range o.drifts {
+		o.drifts[i].forget()
+	}
 }
 
 // Describe is prometheus.Collector's.
 func (o *Owed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc} {
+	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, mendedDesc, leftDesc} {
 		out <- d
 	}
 }
@@ -149,5 +158,8 @@ func (o *Owed) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, p := range o.proven {
 		out <- prometheus.MustNewConstMetric(provenDesc, prometheus.GaugeValue, p.Until, p.Source, p.What)
+	}
+	for i := range o.drifts {
+		o.drifts[i].collect(out)
 	}
 }

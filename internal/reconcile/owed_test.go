@@ -20,6 +20,13 @@ func TestOwedIsMeasured(t *testing.T) {
 	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after) VALUES ($1, '', 'thing', 'd', 'in doubt', now(), 'infinity', 1)`, b.Source)
 	b.DB.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
 		($1, '', 'events', to_timestamp(0), to_timestamp(2000), 1, now()), ($1, 'other', 'events', to_timestamp(0), to_timestamp(1000), 1, now()), ($1, '', 'run 7', to_timestamp(0), to_timestamp(7), 7, now())`, b.Source)
+	b.DB.Exec(t, `INSERT INTO runs (run, job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at) OVERRIDING SYSTEM VALUE
+		SELECT n, 'reconcile', jsonb_build_object('dry_run', n = 4), 'test', '', '', '{}', 'done', now(), now(), now() FROM generate_series(1, 6) n`)
+	// Of the first account the newest sweep that is done is the third, since the fourth is a dry run and the fifth is under way; the sixth is another account's.
+	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, made_at, updated_at, missing, behind, ahead, different, ghosts, mended, remaining)
+		SELECT n, $1, CASE n WHEN 6 THEN 'other' ELSE '' END, 'thing', CASE n WHEN 5 THEN 'list' ELSE 'done' END, now(), now(), now(), n, 10 * n, 100 * n, 1000 * n, 10000 * n, 100000 * n, 1000000 * n
+		FROM generate_series(1, 6) n`, b.Source)
+	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, made_at, updated_at, remaining) VALUES (2, $1, '', 'widget', 'done', now(), now(), now(), 7), (3, 99, '', 'gadget', 'done', now(), now(), now(), 8)`, b.Source)
 	reg := prometheus.NewRegistry()
 	o, err := reconcile.NewOwed(reg, b.sources())
 	if err != nil {
@@ -51,7 +58,11 @@ func TestOwedIsMeasured(t *testing.T) {
 		t.Errorf("the oldest look is due for %v s", waits)
 	}
 	delete(got, "postern_hints_waiting_seconds sim")
-	if diff := cmp.Diff(map[string]float64{"postern_hints sim": 4, "postern_hints_parked sim": 1, "postern_proven_until_timestamp_seconds sim events": 1000}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"postern_hints sim": 4, "postern_hints_parked sim": 1, "postern_proven_until_timestamp_seconds sim events": 1000,
+		"postern_drift_objects missing sim thing": 9, "postern_drift_objects behind sim thing": 90, "postern_drift_objects ahead sim thing": 900, "postern_drift_objects different sim thing": 9000,
+		"postern_drift_objects ghost sim thing": 90000, "postern_drift_mended_objects sim thing": 900000, "postern_drift_left_objects sim thing": 9000000,
+		"postern_drift_objects missing sim widget": 0, "postern_drift_objects behind sim widget": 0, "postern_drift_objects ahead sim widget": 0, "postern_drift_objects different sim widget": 0,
+		"postern_drift_objects ghost sim widget": 0, "postern_drift_mended_objects sim widget": 0, "postern_drift_left_objects sim widget": 7}, got); diff != "" {
 		t.Error(diff)
 	}
 	pool := b.DB.Role(t, "processor")

@@ -8,6 +8,6 @@ func Statements() []string {
 		compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL, renewSweepSQL, doneSweepSQL, unlistSQL,
 		provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL, countGhostsSQL, livingSQL, askedSQL,
 		noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL,
-		dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
+		dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL, driftNumbersSQL,
 	}
 }
