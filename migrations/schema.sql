@@ -1153,7 +1153,7 @@ ALTER TABLE ONLY postern.watermarks
 
 CREATE INDEX drifts_object ON postern.drifts USING btree (source, account, object_type, object_id);
 
-CREATE INDEX hints_due ON postern.hints USING btree (due);
+CREATE INDEX hints_due_of_source ON postern.hints USING btree (source, due);
 
 CREATE INDEX objects_owing ON postern.objects USING btree (source, account, object_type, object_id) WHERE (look_after <> 0);
 

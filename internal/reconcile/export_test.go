@@ -39,3 +39,9 @@ const WalkSQL = walkSQL
 func Changing(volatile []string, path string) bool {
 	return (&item{volatile: volatile}).changing(path)
 }
+
+// GatherSQL makes hints of what owes a look, and TakeHintsSQL takes those that are due.
+const (
+	GatherSQL    = gatherSQL
+	TakeHintsSQL = takeHintsSQL
+)

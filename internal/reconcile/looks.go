@@ -155,10 +155,10 @@ type hint struct {
 	after int64
 }
 
-// takeHintsSQL takes hints that are due, with what their objects owe now. $3 names who takes.
+// takeHintsSQL takes hints that are due, with what their objects owe now. $3 names who takes. The clock is read by a subquery, once: a condition on a volatile function is none for an index.
 const takeHintsSQL = `
 WITH due AS MATERIALIZED (
-  SELECT h.account, h.object_type, h.object_id FROM hints h WHERE h.source = $1 AND h.due <= clock_now() AND h.taken_until < clock_now()
+  SELECT h.account, h.object_type, h.object_id FROM hints h WHERE h.source = $1 AND h.due <= (SELECT clock_now()) AND h.taken_until < (SELECT clock_now())
   ORDER BY h.due LIMIT $2 FOR UPDATE SKIP LOCKED
 ), taken AS (
   UPDATE hints h SET taken_by = $3, taken_until = clock_now() + $4::interval FROM due d
