@@ -116,14 +116,18 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 func (h *hinted) atOnce() int { return min(max(1, h.source.API.Concurrency), takeHints) }
 
 // gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys. One that waits for late events need not wait any more.
+// What has its hint already is left out before the insert, which would lock each row that it meets.
 const gatherSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.account, o.object_type, o.object_id, o.look_after FROM objects o
   WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
   ORDER BY o.account, o.object_type, o.object_id LIMIT $5
+), fresh AS MATERIALIZED (
+  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL FROM hints h
+    WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id LIMIT 1) IS NOT true
 ), made AS (
   INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
-  SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM page p, (SELECT clock_now() AS at) n
+  SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM fresh p, (SELECT clock_now() AS at) n
   ORDER BY p.account, p.object_type, p.object_id
   ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = excluded.reason, due = excluded.due, after = excluded.after, gaps = NULL
   WHERE h.gaps IS NOT NULL
