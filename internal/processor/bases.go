@@ -15,7 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// UnfoldedError says which event of the log cannot be joined into the bases, and why: its partition must stay.
+// UnfoldedError says which event of the log cannot be joined into the bases, and why: its partition must stay. So of one that cannot be joined again into what a
+// person has settled.
 type UnfoldedError struct {
 	Event  int64
 	Source string

@@ -38,7 +38,8 @@ SELECT DISTINCT o.event_id FROM unnest($1::bigint[], $2::bigint[], $3::bigint[])
 CROSS JOIN LATERAL (SELECT o.event_id FROM outcomes o WHERE o.object = d.object AND o.object <> 0 AND o.event_id BETWEEN d.first AND d.last AND o.run = $4 OFFSET 0) o`
 
 // recall reads what rows have met in a run since looks began that settle them now: items that are folded again and get no outcome. ordered: events come in
-// the order of their ids, and none behind the look was met. The caller holds the objects' locks.
+// the order of their ids, and none behind the look was met. The caller holds the objects' locks. Of what cannot be read now
+// nobody knows whether it counts: *UnfoldedError.
 func (p *Processor) recall(ctx context.Context, tx pgx.Tx, run int64, ordered bool, items []*item, objs map[versioning.Key]*versioning.Object) ([]*item, error) {
 	var objects, firsts, lasts []int64
 	here := map[int64]bool{}
@@ -74,7 +75,11 @@ func (p *Processor) recall(ctx context.Context, tx pgx.Tx, run int64, ordered bo
 	var met []*item
 	for i := range recs {
 		ev := p.sourceEvent(&recs[i])
-		if it := p.read(p.Logger, &ev); it.open() && objs[it.key] != nil {
+		it := p.read(p.Logger, &ev)
+		if it.outcome != nil && it.outcome.status == versioning.Failed {
+			return nil, fmt.Errorf("read again what the object has met since the look began: %w", refuse(it))
+		}
+		if it.open() && objs[it.key] != nil {
 			met = append(met, it)
 		}
 	}

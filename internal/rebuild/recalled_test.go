@@ -1,0 +1,150 @@
+package rebuild_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// wrong is an object that a delete ended which nobody meant, and a person's look that settles it.
+type wrong struct {
+	*testBundle
+	// began is when the look did; all times are in seconds after it.
+	began time.Time
+	// before was received before, since after: it counts, and only the log knows of it once the look is applied.
+	before, since, look int64
+}
+
+func setupWrong(t *testing.T) *wrong {
+	t.Helper()
+	w := &wrong{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+	w.before = w.tell(t, "before", -10, `"deleted": true, "final": true, "object": null`)
+	w.since = w.tell(t, "since", 3, `"object": {"n": "since"}`)
+	w.look = w.answer(t, "look", 4, &provider.Settlement{Before: w.began, Who: "me", Reason: "nobody meant it"})
+	return w
+}
+
+func (w *wrong) at(seconds int) time.Time { return w.began.Add(time.Duration(seconds) * time.Second) }
+
+// tell appends an event of the object.
+func (w *wrong) tell(t *testing.T, key string, at int, more string) int64 {
+	t.Helper()
+	body := fmt.Appendf(nil, `{"id": %q, "object_id": "obj", "type": "thing.updated", "unit": 1, "rank": 1, "time": %d, %s}`, key, w.at(at).UnixMicro(), more)
+	id := w.log.Append(t, w.source, []sim.Event{{Object: "obj", ReceivedAt: w.at(at), Body: body}})[0]
+	w.ids = append(w.ids, id)
+	return id
+}
+
+// answer appends a look that found the object alive, and settles it or not.
+func (w *wrong) answer(t *testing.T, key string, at int, settles *provider.Settlement) int64 {
+	t.Helper()
+	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj", Body: fmt.Appendf(nil, `{"unit": 1, "object": {"n": %q}}`, key)},
+		Date: w.at(at), Elapsed: time.Second, Settles: settles}
+	body, err := l.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	receipts, err := events.Append(t.Context(), w.db.Pool, []events.Delivery{{Source: w.source, ReceivedAt: w.at(at), Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: []byte(`{}`),
+		Body: body, Events: []provider.Event{{Key: key, Type: provider.LookType, ObjectType: "thing", ObjectID: "obj", Fingerprint: provider.BodyFingerprint(body)}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ids = append(w.ids, receipts[0][0].ID)
+	return receipts[0][0].ID
+}
+
+// is checks what an object's row shows in a table.
+func (w *wrong) is(t *testing.T, table, want string) {
+	t.Helper()
+	got := w.rows(t, `SELECT coalesce(state->>'n', 'null') || CASE WHEN deleted THEN ' deleted' ELSE '' END || CASE WHEN settled <> 0 THEN ' settled' ELSE '' END FROM `+table)
+	if !slices.Equal(got, []string{want}) {
+		t.Errorf("%s: %v, want %s", table, got, want)
+	}
+}
+
+// madeAnew checks that a rebuild makes of what the log and the bases hold what is live.
+func (w *wrong) madeAnew(t *testing.T, ids ...int64) {
+	t.Helper()
+	w.exec(t, `TRUNCATE staged`)
+	w.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+	if _, err := w.processor(t, nil).ApplyStored(t.Context(), processor.Target{Run: 500, Into: versioning.Staged}, ids, false); err != nil {
+		t.Fatal(err)
+	}
+	w.same(t, "staged")
+}
+
+// folded has events of the log folded into the bases.
+func (w *wrong) folded(t *testing.T, ids ...int64) {
+	t.Helper()
+	if _, err := w.processor(t, nil).Fold(t.Context(), ids); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *wrong) same(t *testing.T, table string) {
+	t.Helper()
+	if diff := cmp.Diff(w.table(t, object, "objects"), w.table(t, object, table)); diff != "" {
+		t.Errorf("live, and %s: %s", table, diff)
+	}
+}
+
+// unable cannot read some events as long as it is on: those that hold a text.
+type unable struct {
+	sim.Provider
+	on  atomic.Bool
+	of  string
+	err error
+}
+
+func (p *unable) fails(body []byte) bool { return p.on.Load() && bytes.Contains(body, []byte(p.of)) }
+
+func (p *unable) Observe(src *provider.Source, e *provider.Stored) (provider.Observation, error) {
+	if p.fails(e.Body) {
+		return provider.Observation{}, p.err
+	}
+	return p.Provider.Observe(src, e)
+}
+
+func (p *unable) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	if p.fails(s.Body) {
+		return provider.Observation{}, p.err
+	}
+	return p.Provider.Snapshot(src, s)
+}
+
+// What an object has met since a look began that settles it, and cannot be read at this moment, is not forgotten: the look fails, and is tried again.
+func TestWhatCannotBeReadAgainIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := setupWrong(t)
+	reads := &unable{of: `"since"`, err: errors.New("the mapping changed")}
+	p := w.processor(t, reads)
+	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
+	reads.on.Store(true)
+	applied.Apply(t, p, events.LiveRun, []int64{w.look})
+	w.is(t, "objects", "null deleted")
+	said := w.rows(t, `SELECT status || ': ' || reason FROM outcomes WHERE event_id = $1`, w.look)[0]
+	if !strings.HasPrefix(said, "failed: ") || !strings.Contains(said, fmt.Sprintf("event %d of source sim: the mapping changed", w.since)) {
+		t.Errorf("the look is %s", said)
+	}
+	reads.on.Store(false)
+	w.exec(t, `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
+	applied.Apply(t, p, events.LiveRun, []int64{w.look})
+	w.is(t, "objects", "since settled")
+	w.madeAnew(t, w.ids...)
+	w.folded(t, w.ids...)
+	w.same(t, "bases")
+}
