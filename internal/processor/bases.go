@@ -58,6 +58,9 @@ func (p *Processor) Fold(ctx context.Context, ids []int64) (copied []string, err
 	if err := p.copyBases(ctx, foreign); err != nil {
 		return nil, err
 	}
+	if err := p.copySettled(ctx, ids); err != nil {
+		return nil, err
+	}
 	g, work := errgroup.WithContext(ctx)
 	for _, lane := range p.spread(recs) {
 		g.Go(func() error { return p.foldLane(work, versioning.Bases, lane, refuse) })
@@ -215,4 +218,23 @@ func (p *Processor) copyBases(ctx context.Context, ids []int64) error {
 		_, err := tx.Exec(ctx, copyBasesSQL, ids)
 		return err
 	}))
+}
+
+// settledAheadSQL finds those events that may have been received since a look began that settles their object, and is not in the bases yet.
+const settledAheadSQL = `
+SELECT DISTINCT c.event_id FROM outcomes c JOIN objects o USING (source, account, object_type, object_id) LEFT JOIN bases b USING (source, account, object_type, object_id)
+WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0 AND o.settled > coalesce(b.settled, 0) AND c.event_id >= greatest(o.settled / 1000 - $2, 0) << 20`
+
+// copySettled lays the mirror's rows of objects that persons had settled for their bases, where the look is not in these yet. It may be in a later partition, and
+// then finds nothing of these events any more that it must not forget; the row has met them.
+func (p *Processor) copySettled(ctx context.Context, ids []int64) error {
+	rows, err := p.Pool.Query(ctx, settledAheadSQL, ids, clocksApart.Milliseconds())
+	if err != nil {
+		return unavailable(fmt.Errorf("look for settled objects of %d events: %w", len(ids), err))
+	}
+	ahead, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return unavailable(fmt.Errorf("look for settled objects of %d events: %w", len(ids), err))
+	}
+	return p.copyBases(ctx, ahead)
 }

@@ -74,5 +74,5 @@ func forgetChanges(ctx context.Context, keeper *pgxpool.Pool, keep time.Duration
 func Statements() []string {
 	return append(listStatements(), lockSQL, tryLockSQL, outcomesSQL, recordSQL, giveBackSQL, probeSQL, keepChangesSQL, sentSQL, unsentSQL, nowSQL, currentSQL, lastSentSQL,
 		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL, statusesSQL, finishedSQL, objectsOfSQL, copyBasesSQL, redactedSQL, pendingSQL, awaitedSQL,
-		recallSQL, readGapsSQL, keepGapsSQL, closedSQL)
+		recallSQL, settledAheadSQL, readGapsSQL, keepGapsSQL, closedSQL)
 }

@@ -148,3 +148,40 @@ func TestWhatCannotBeReadAgainIsWaitedFor(t *testing.T) {
 	w.folded(t, w.ids...)
 	w.same(t, "bases")
 }
+
+// A look that the rule refused, since it found an object alive after a final delete, counts where it was received since a look began that settles the object: live,
+// in the bases, and made anew.
+func TestRefusedLooksOfSinceCount(t *testing.T) {
+	t.Parallel()
+	w := setupWrong(t)
+	refused := w.answer(t, "refused", 20, nil)
+	p := w.processor(t, nil)
+	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
+	applied.Apply(t, p, events.LiveRun, []int64{refused})
+	if got := w.rows(t, `SELECT status FROM outcomes WHERE event_id = $1`, refused); !slices.Equal(got, []string{"dead"}) {
+		t.Fatalf("the look is %v", got)
+	}
+	applied.Apply(t, p, events.LiveRun, []int64{w.look})
+	w.is(t, "objects", "refused settled")
+	w.folded(t, w.ids...)
+	w.same(t, "bases")
+	w.exec(t, `TRUNCATE bases`)
+	w.madeAnew(t, w.ids...)
+}
+
+// What a look that settles an object was told ahead of may be in a partition that is dropped before the look's own: the bases keep it.
+func TestBasesKeepWhatALaterLookMustNotForget(t *testing.T) {
+	t.Parallel()
+	w := setupWrong(t)
+	applied.Apply(t, w.processor(t, nil), events.LiveRun, w.ids)
+	w.is(t, "objects", "since settled")
+	w.folded(t, w.before, w.since)
+	w.same(t, "bases")
+	w.madeAnew(t, w.look) // all that is still there
+	later := w.tell(t, "later", 30, `"object": {"n": "later"}`)
+	applied.Apply(t, w.processor(t, nil), events.LiveRun, []int64{later})
+	w.folded(t, w.look)
+	w.is(t, "bases", "since settled") // and no copy once the look is in the bases
+	w.folded(t, later)
+	w.same(t, "bases")
+}
