@@ -200,6 +200,7 @@ DECLARE
   locked bigint[];
   targets jsonb;
   cleared jsonb;
+  laid jsonb;
   gone jsonb;
 BEGIN
   INSERT INTO redactions AS a (run, who, reason, asked, requested_by, events, objects, conflicts, rejections, began_at, updated_at)
@@ -268,7 +269,13 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- What was cleared stays the newest that a rebuild finds, though the events that made it tell nothing any more.
+  -- What was cleared stays the newest that a rebuild finds, though the events that made it tell nothing any more. So does from when on what was received counts:
+  -- the look that a person had settle the object may be among them, and its row may be past it.
+  SELECT coalesce(jsonb_agg(to_jsonb(k)), '[]') INTO laid FROM (
+    SELECT t.source, t.account, t.object_type, t.object_id FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text)
+    UNION
+    SELECT o.source, o.account, o.object_type, o.object_id FROM jsonb_to_recordset(targets) AS t(source int, account text, object_type text, object_id text)
+    JOIN objects o USING (source, account, object_type, object_id) WHERE o.settled <> 0) k;
   FOREACH part IN ARRAY ARRAY['bases', 'staged'] LOOP
     CONTINUE WHEN part = 'staged' AND NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL);
     EXECUTE format($f$
@@ -285,7 +292,7 @@ BEGIN
         settled = excluded.settled,
         updated_at = greatest(excluded.updated_at, b.updated_at + interval '1 microsecond')
       WHERE (b.settled, b.version_final, b.version_at, b.version_seen, b.version_rank) <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)$f$, part)
-    USING cleared;
+    USING laid;
   END LOOP;
 
   INSERT INTO outbox (sources, accounts, types, ids, made_at)
