@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -45,3 +47,10 @@ const (
 	GatherSQL    = gatherSQL
 	TakeHintsSQL = takeHintsSQL
 )
+
+// FromAfter is from when changes are asked for, after a row of a sweep that asked from a time was read.
+func FromAfter(from time.Time, row pgx.Row) (time.Time, error) {
+	p := progress{from: from}
+	err := p.scan(row)
+	return p.from, err
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -29,13 +30,14 @@ type listPage struct {
 // errExpired: the cursor of a list is no longer known.
 var errExpired = errors.New("the list's cursor has expired")
 
-// read reads the pages of a list from a cursor on, until the last, an error or the end of ctx, some of them ahead. The channel is closed then.
-func (s *sweep) read(ctx context.Context, cursor string) <-chan *listPage {
+// read reads the pages of a list from the sweep's cursor on, until the last, an error or the end of ctx, some of them ahead. The channel is closed then.
+func (s *sweep) read(ctx context.Context) <-chan *listPage {
+	at := part{s.from, s.upTo, s.cursor} // the sweep's progress is written meanwhile
 	split, out := make(chan *listPage, 1), make(chan *listPage, pagesAhead)
 	go func() {
 		defer close(split)
 		for {
-			p := s.fetchPage(ctx, cursor)
+			p := s.fetchPage(ctx, at)
 			select {
 			case split <- p:
 			case <-ctx.Done():
@@ -44,7 +46,7 @@ func (s *sweep) read(ctx context.Context, cursor string) <-chan *listPage {
 			if p.err != nil || p.next == "" {
 				return
 			}
-			cursor = p.next
+			at.cursor = p.next
 		}
 	}()
 	go func() {
@@ -62,14 +64,20 @@ func (s *sweep) read(ctx context.Context, cursor string) <-chan *listPage {
 	return out
 }
 
+// part is what is asked of a list: the changes between two times, zero where all is asked for, from a cursor on.
+type part struct {
+	from, upTo time.Time
+	cursor     string
+}
+
 // fetchPage asks for a page and splits it.
-func (s *sweep) fetchPage(ctx context.Context, cursor string) (p *listPage) {
+func (s *sweep) fetchPage(ctx context.Context, at part) (p *listPage) {
 	defer func() {
 		if r := recover(); r != nil { // Carry recovers its own goroutine alone
 			p = &listPage{err: runs.Refuse(panicked(r))}
 		}
 	}()
-	call := s.lister.ListObjects(s.source.Config, s.source.API, s.order.Account, s.objectType, s.from, s.upTo, cursor)
+	call := s.lister.ListObjects(s.source.Config, s.source.API, s.order.Account, s.objectType, at.from, at.upTo, at.cursor)
 	a, err := s.calmly(ctx, func() (*Response, error) { return s.call(ctx, call) })
 	switch {
 	case err != nil:
@@ -79,11 +87,11 @@ func (s *sweep) fetchPage(ctx context.Context, cursor string) (p *listPage) {
 	case a.Date.IsZero():
 		return &listPage{err: s.noDate()}
 	}
-	listed, next, err := s.lister.ObjectPage(s.source.Config, s.source.API, s.order.Account, s.objectType, cursor, a.Header, a.Body)
+	listed, next, err := s.lister.ObjectPage(s.source.Config, s.source.API, s.order.Account, s.objectType, at.cursor, a.Header, a.Body)
 	if err != nil {
 		return &listPage{err: fmt.Errorf("source %s, list of type %s: %w", s.source.Name, s.objectType, err)}
 	}
-	if next != "" && next == cursor {
+	if next != "" && next == at.cursor {
 		return &listPage{err: fmt.Errorf("the API of source %s gives the same page of type %s again and again", s.source.Name, s.objectType)}
 	}
 	p = &listPage{next: next, items: make([]*item, 0, len(listed))}

@@ -55,13 +55,18 @@ func (s *sweep) load(ctx context.Context) error {
 	return nil
 }
 
+// scan reads what is stored; with an error the progress stays as it was.
 func (p *progress) scan(row pgx.Row) error {
+	var q progress
 	var since, until *time.Time
-	err := row.Scan(&p.phase, &p.cursor, &p.hand, &since, &until, &p.began, &p.restarts, &p.asked, &p.Checked, &p.Missing, &p.Behind, &p.Ahead, &p.Different, &p.Ghosts,
-		&p.Mended, &p.Left)
-	p.from, p.upTo, p.began = zeroTime(since), zeroTime(until), p.began.UTC()
-	p.Equal = p.Checked - p.Missing - p.Behind - p.Ahead - p.Different
-	return err
+	if err := row.Scan(&q.phase, &q.cursor, &q.hand, &since, &until, &q.began, &q.restarts, &q.asked, &q.Checked, &q.Missing, &q.Behind, &q.Ahead, &q.Different, &q.Ghosts,
+		&q.Mended, &q.Left); err != nil {
+		return err
+	}
+	q.from, q.upTo, q.began = zeroTime(since), zeroTime(until), q.began.UTC()
+	q.Equal = q.Checked - q.Missing - q.Behind - q.Ahead - q.Different
+	*p = q
+	return nil
 }
 
 func zeroTime(at *time.Time) time.Time {

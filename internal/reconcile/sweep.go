@@ -240,7 +240,7 @@ func (s *sweep) whole() bool { return s.from.IsZero() }
 // listed reads the list from the cursor on and mends what differs.
 func (s *sweep) listed(ctx context.Context) (runs.Status, error) {
 	reading, stop := context.WithCancel(ctx)
-	pages := s.read(reading, s.cursor)
+	pages := s.read(reading)
 	defer func() {
 		stop()
 		for range pages { // until the readers have ended

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -101,5 +102,19 @@ func TestSweptMirrorIsTheProviders(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// noRow is a row that cannot be read.
+type noRow struct{}
+
+func (noRow) Scan(...any) error { return errDown }
+
+// A sweep that cannot read how far it is asks for no more than before.
+func TestUnreadProgressStays(t *testing.T) {
+	t.Parallel()
+	from := time.Unix(1_000_000, 0).UTC()
+	if got, err := reconcile.FromAfter(from, noRow{}); !errors.Is(err, errDown) || !got.Equal(from) {
+		t.Errorf("from %s, want %s (%v)", got, from, err)
 	}
 }
