@@ -35,21 +35,23 @@ COMMENT ON COLUMN sweeps.began IS 'the list tells at least of what happened befo
 COMMENT ON COLUMN sweeps.asked IS 'the run would make so many tombstones that it had to be approved';
 
 CREATE TABLE listed (
-  run    bigint NOT NULL,
-  object bigint NOT NULL,
-  PRIMARY KEY (run, object)
+  run         bigint NOT NULL,
+  object_type text   NOT NULL,
+  object      bigint NOT NULL,
+  PRIMARY KEY (run, object_type, object)
 );
-COMMENT ON TABLE listed IS 'digests of the objects that a run has been told of, of the type in hand; they go when the type is done';
+COMMENT ON TABLE listed IS 'digests of the objects that a run has been told of; they go when the type is done, or after the run';
 
 CREATE TABLE ghosts (
-  run        bigint      NOT NULL REFERENCES runs ON DELETE CASCADE,
-  object_id  text        NOT NULL,
-  date       timestamptz NOT NULL,
-  elapsed_us bigint      NOT NULL,
-  body       bytea,
-  PRIMARY KEY (run, object_id)
+  run         bigint      NOT NULL REFERENCES runs ON DELETE CASCADE,
+  object_type text        NOT NULL,
+  object_id   text        NOT NULL,
+  date        timestamptz NOT NULL,
+  elapsed_us  bigint      NOT NULL,
+  body        bytea,
+  PRIMARY KEY (run, object_type, object_id)
 );
-COMMENT ON TABLE ghosts IS 'objects of the type in hand that the provider has said to be missing, and when; they go when their tombstones are in the log';
+COMMENT ON TABLE ghosts IS 'objects that the provider has said to be missing, and when; they go when their tombstones are in the log, or after the run';
 COMMENT ON COLUMN ghosts.body IS 'what it has answered in their place; null where nothing';
 
 CREATE TABLE drifts (

@@ -682,6 +682,7 @@ ALTER TABLE postern.event_sequence OWNER TO postern_maintenance;
 
 CREATE TABLE postern.ghosts (
     run bigint NOT NULL,
+    object_type text NOT NULL,
     object_id text NOT NULL,
     date timestamp with time zone NOT NULL,
     elapsed_us bigint NOT NULL,
@@ -690,7 +691,7 @@ CREATE TABLE postern.ghosts (
 
 ALTER TABLE postern.ghosts OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.ghosts IS 'objects of the type in hand that the provider has said to be missing, and when; they go when their tombstones are in the log';
+COMMENT ON TABLE postern.ghosts IS 'objects that the provider has said to be missing, and when; they go when their tombstones are in the log, or after the run';
 
 COMMENT ON COLUMN postern.ghosts.body IS 'what it has answered in their place; null where nothing';
 
@@ -728,12 +729,13 @@ COMMENT ON COLUMN postern.hints.gaps IS 'pairs of hashes of states, from and to:
 
 CREATE TABLE postern.listed (
     run bigint NOT NULL,
+    object_type text NOT NULL,
     object bigint NOT NULL
 );
 
 ALTER TABLE postern.listed OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.listed IS 'digests of the objects that a run has been told of, of the type in hand; they go when the type is done';
+COMMENT ON TABLE postern.listed IS 'digests of the objects that a run has been told of; they go when the type is done, or after the run';
 
 CREATE TABLE postern.log_floor (
     one boolean DEFAULT true NOT NULL,
@@ -1099,13 +1101,13 @@ ALTER TABLE ONLY postern.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY postern.ghosts
-    ADD CONSTRAINT ghosts_pkey PRIMARY KEY (run, object_id);
+    ADD CONSTRAINT ghosts_pkey PRIMARY KEY (run, object_type, object_id);
 
 ALTER TABLE ONLY postern.hints
     ADD CONSTRAINT hints_pkey PRIMARY KEY (source, account, object_type, object_id);
 
 ALTER TABLE ONLY postern.listed
-    ADD CONSTRAINT listed_pkey PRIMARY KEY (run, object);
+    ADD CONSTRAINT listed_pkey PRIMARY KEY (run, object_type, object);
 
 ALTER TABLE ONLY postern.log_floor
     ADD CONSTRAINT log_floor_pkey PRIMARY KEY (one);

@@ -26,7 +26,7 @@ const walkSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.object_id FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id > $4 ORDER BY o.object_id LIMIT $7
 ), unlisted AS MATERIALIZED (
-  SELECT p.object_id FROM page p WHERE (SELECT true FROM listed l WHERE l.run = $6 AND l.object = hashtextextended(p.object_id, 0)) IS NULL
+  SELECT p.object_id FROM page p WHERE (SELECT true FROM listed l WHERE l.run = $6 AND l.object_type = $3 AND l.object = hashtextextended(p.object_id, 0)) IS NULL
 )
 SELECT coalesce((SELECT p.object_id FROM page p ORDER BY p.object_id DESC LIMIT 1), ''), coalesce(array_agg(u.object_id ORDER BY u.object_id), '{}')
 FROM unlisted u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = u.object_id AND NOT o.deleted
@@ -117,8 +117,8 @@ func (s *sweep) believeAll(ctx context.Context, gone []*item) error {
 }
 
 const keepGhostsSQL = `
-INSERT INTO ghosts (run, object_id, date, elapsed_us, body) SELECT $1, d.* FROM unnest($2::text[], $3::timestamptz[], $4::bigint[], $5::bytea[]) AS d
-ON CONFLICT (run, object_id) DO NOTHING`
+INSERT INTO ghosts (run, object_type, object_id, date, elapsed_us, body) SELECT $1, $2, d.* FROM unnest($3::text[], $4::timestamptz[], $5::bigint[], $6::bytea[]) AS d
+ON CONFLICT (run, object_type, object_id) DO NOTHING`
 
 // keepGhosts keeps when objects were said to be missing.
 func (s *sweep) keepGhosts(ctx context.Context, tx pgx.Tx, gone []*item) error {
@@ -132,18 +132,18 @@ func (s *sweep) keepGhosts(ctx context.Context, tx pgx.Tx, gone []*item) error {
 	for _, it := range gone {
 		ids, dates, elapsed, bodies = append(ids, it.id), append(dates, it.look.Date), append(elapsed, it.look.Elapsed.Microseconds()), append(bodies, it.look.Body)
 	}
-	_, err := tx.Exec(ctx, keepGhostsSQL, s.hold.Run.Run, ids, dates, elapsed, bodies)
+	_, err := tx.Exec(ctx, keepGhostsSQL, s.hold.Run.Run, s.objectType, ids, dates, elapsed, bodies)
 	return err
 }
 
 const (
-	countGhostsSQL = `SELECT count(*) FROM ghosts WHERE run = $1`
+	countGhostsSQL = `SELECT count(*) FROM ghosts WHERE run = $1 AND object_type = $2`
 
 	livingSQL = `SELECT count(*) FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND NOT o.deleted AND o.version_at > -9223372036854775808`
 
 	askedSQL = `UPDATE sweeps s SET asked = true, cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
-	dropGhostsSQL = `DELETE FROM ghosts WHERE run = $1`
+	dropGhostsSQL = `DELETE FROM ghosts WHERE run = $1 AND object_type = $2`
 )
 
 // stop asks a person where the run would make too many tombstones. What was said to be missing is forgotten then: once the run is approved, everything is asked for again.
@@ -152,7 +152,7 @@ func (s *sweep) stop(ctx context.Context) (runs.Status, error) {
 		return runs.Running, nil
 	}
 	var dead, living int64
-	if err := s.Pool.QueryRow(ctx, countGhostsSQL, s.hold.Run.Run).Scan(&dead); err != nil {
+	if err := s.Pool.QueryRow(ctx, countGhostsSQL, s.hold.Run.Run, s.objectType).Scan(&dead); err != nil {
 		return "", fmt.Errorf("count ghosts: %w", err)
 	}
 	if dead <= fewGhosts {
@@ -173,7 +173,7 @@ func (s *sweep) stop(ctx context.Context) (runs.Status, error) {
 		if err := s.scan(tx.QueryRow(ctx, askedSQL, s.hold.Run.Run, s.objectType)); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, dropGhostsSQL, s.hold.Run.Run)
+		_, err := tx.Exec(ctx, dropGhostsSQL, s.hold.Run.Run, s.objectType)
 		return err
 	})
 	if err != nil {
@@ -183,11 +183,11 @@ func (s *sweep) stop(ctx context.Context) (runs.Status, error) {
 }
 
 const (
-	someGhostsSQL = `SELECT object_id, date, elapsed_us, body FROM ghosts WHERE run = $1 ORDER BY object_id LIMIT $2`
+	someGhostsSQL = `SELECT object_id, date, elapsed_us, body FROM ghosts WHERE run = $1 AND object_type = $2 ORDER BY object_id LIMIT $3`
 
 	// buriedSQL counts ghosts whose tombstones are in the log; $4 and $5 are how many of them are mended and left.
 	buriedSQL = `
-WITH buried AS (DELETE FROM ghosts g WHERE g.run = $1 AND g.object_id = ANY($3::text[]) RETURNING g.object_id)
+WITH buried AS (DELETE FROM ghosts g WHERE g.run = $1 AND g.object_type = $2 AND g.object_id = ANY($3::text[]) RETURNING g.object_id)
 UPDATE sweeps s SET ghosts = s.ghosts + (SELECT count(*) FROM buried), mended = s.mended + $4, remaining = s.remaining + $5, updated_at = clock_now()
 WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
@@ -218,7 +218,7 @@ func (s *sweep) graves(ctx context.Context) (runs.Status, error) {
 
 // ghosts are some of the objects that were said to be missing.
 func (s *sweep) ghosts(ctx context.Context) ([]*item, error) {
-	rows, err := s.Pool.Query(ctx, someGhostsSQL, s.hold.Run.Run, appendAtOnce)
+	rows, err := s.Pool.Query(ctx, someGhostsSQL, s.hold.Run.Run, s.objectType, appendAtOnce)
 	var all []*item
 	if err == nil {
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*item, error) {

@@ -20,7 +20,7 @@ FROM generate_series(1, $1::int) n`
 	begunSQL = `INSERT INTO sweeps (run, source, account, object_type, began, made_at, updated_at) VALUES ($1, 1, '', 'thing', now(), now(), now())`
 
 	// allButOneSQL lists all of them but the third.
-	allButOneSQL = `INSERT INTO listed (run, object) SELECT $1, hashtextextended(o.object_id, 0) FROM objects o WHERE o.object_id <> 'obj_000003'`
+	allButOneSQL = `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(o.object_id, 0) FROM objects o WHERE o.object_id <> 'obj_000003'`
 )
 
 // A stretch of the walk through the mirror reads its own objects and looks each up among what was listed, however much that is and whatever is known of the tables: a sweep takes as long as

@@ -126,7 +126,7 @@ type place struct {
 // is met first.
 const keepSQL = `
 WITH fresh AS (
-  INSERT INTO listed (run, object) SELECT $1, hashtextextended(d.id, 0) FROM unnest($5::text[]) AS d(id) ON CONFLICT DO NOTHING RETURNING object
+  INSERT INTO listed (run, object_type, object) SELECT $1, $2, hashtextextended(d.id, 0) FROM unnest($5::text[]) AS d(id) ON CONFLICT DO NOTHING RETURNING object
 ), odd AS (
   SELECT d.id, d.kind, d.hand, f.object IS NOT NULL AS counted FROM unnest($6::text[], $7::text[], $8::bool[]) AS d(id, kind, hand) LEFT JOIN fresh f ON f.object = hashtextextended(d.id, 0)
 ), n AS (
@@ -228,7 +228,7 @@ func (s *sweep) renew(ctx context.Context) error {
 const (
 	doneSweepSQL = `UPDATE sweeps s SET phase = 'done', cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
-	unlistSQL = `DELETE FROM listed WHERE run = $1`
+	unlistSQL = `DELETE FROM listed WHERE run = $1 AND object_type = $2`
 
 	// provenTypeSQL joins what is proven with what was; what lies between two times that do not touch is not proven, and the earlier stays.
 	provenTypeSQL = `
@@ -243,7 +243,7 @@ func (s *sweep) finish(ctx context.Context) error {
 		if err := s.scan(tx.QueryRow(ctx, doneSweepSQL, s.hold.Run.Run, s.objectType)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, unlistSQL, s.hold.Run.Run); err != nil {
+		if _, err := tx.Exec(ctx, unlistSQL, s.hold.Run.Run, s.objectType); err != nil {
 			return err
 		}
 		until := s.began

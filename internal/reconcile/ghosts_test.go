@@ -1,0 +1,123 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// before is a provider of two types: "aaa", swept first, whose list is /aaas and whose objects are below /aaa/, and "thing".
+type before struct{ sim.Provider }
+
+func (before) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+	return map[string]provider.List{"aaa": {}, "thing": {}}
+}
+
+func (p before) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since, until time.Time, cursor string) provider.Call {
+	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
+	if objectType == "aaa" {
+		c.Path = "/aaas"
+	}
+	return c
+}
+
+func (before) Fetch(_ *provider.Source, _ *provider.API, _, objectType, id string) (provider.Call, bool) {
+	if objectType == "aaa" {
+		return provider.Call{Path: "/aaa/" + id}, true
+	}
+	return provider.Call{Path: "/things/" + id}, objectType == "thing"
+}
+
+// before has the world's runs carried out over two types.
+func (b *world) before(t *testing.T) {
+	t.Helper()
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = before{}, before{} }))
+	b.carry(t, r)
+}
+
+// answer is an answer of the API.
+func (b *world) answer(kind provider.VerdictKind, body []byte) *reconcile.Response {
+	return &reconcile.Response{Verdict: provider.Verdict{Kind: kind}, Date: b.api.now.Truncate(time.Second), Body: body}
+}
+
+// anObject is what the API answers for an object.
+func (b *world) anObject() []byte {
+	return b.api.h.Answer("obj_6", sim.Look{Began: b.api.now.UnixMicro()}).Body
+}
+
+// manyAliveSQL makes objects of the mirror that are alive and known since long ago: of a type, a prefix and each number between two.
+const manyAliveSQL = `INSERT INTO objects SELECT (o).* FROM (SELECT jsonb_populate_record(o, jsonb_build_object('object_type', $1::text, 'object_id', $2::text || n)) AS o
+FROM objects o, generate_series($3::int, $4::int) n WHERE o.object_type = 'thing' AND o.object_id = 'obj_6') o`
+
+// What is missing of a type is not buried under the name of another, of which an object with the same id lives: whatever the run's next attempt begins with.
+func TestGhostsAreOfTheirType(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "aaa", "obj_", 1, 150)
+	last := one[string](t, b, `SELECT object_id FROM objects WHERE object_type = 'aaa' ORDER BY object_id OFFSET 120 LIMIT 1`)
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = before{}, before{} }))
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		switch {
+		case c.Path == "/aaas":
+			return b.answer(provider.Found, []byte(`{"things":[]}`)), nil
+		case c.Path == "/aaa/obj_1":
+			return b.answer(provider.Missing, nil), nil
+		case c.Path == "/aaa/"+last: // from the next attempt on, the source lists things alone
+			r.Sources.Replace(b.source(func(*reconcile.Source) {}))
+			return failing(http.StatusBadGateway), nil
+		case strings.HasPrefix(c.Path, "/aaa/"):
+			return b.answer(provider.Found, b.anObject()), nil
+		}
+		return nil, nil
+	}
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	b.carry(t, r)
+	if r := b.ended(t, run); r.Status != runs.Done || r.Counts[reconcile.Ghosts] != 0 {
+		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+	}
+	if dead := b.DB.Rows(t, `SELECT object_type || ' ' || object_id FROM objects WHERE deleted`); b.api.made("/aaa/"+last) == 0 || len(dead) > 0 {
+		t.Errorf("dead are %q", dead)
+	}
+	for _, w := range b.wrong(t) {
+		t.Error(w)
+	}
+}
+
+// What was listed of a type that was refused afterwards hides no ghost of the next, and is not taken for it.
+func TestWhatIsListedIsOfItsType(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "gone_", 1, 1)
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		switch {
+		case c.Path != "/aaas":
+			return nil, nil
+		case c.Query.Get("cursor") != "":
+			return failing(http.StatusForbidden), nil
+		}
+		return b.answer(provider.Found, fmt.Appendf(nil, `{"things":[{"id":"gone_1","answer":%s},{"id":"obj_1","answer":%[1]s}],"next":"x"}`, b.anObject())), nil
+	}
+	b.before(t)
+	r := b.sweep(t, reconcile.Order{})
+	report, err := reconcile.Drift(t.Context(), b.Operator, r.Run)
+	if err != nil || len(report.Types) != 2 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	if thing := report.Types[1]; thing.ObjectType != "thing" || thing.Checked != 20 || thing.Ghosts != 1 || thing.Mended != 1 {
+		t.Errorf("%+v", thing)
+	}
+	if dead := b.DB.Rows(t, `SELECT object_type || ' ' || object_id FROM objects WHERE deleted`); len(dead) != 1 || dead[0] != "thing gone_1" {
+		t.Errorf("dead are %q", dead)
+	}
+}
