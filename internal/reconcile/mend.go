@@ -65,10 +65,15 @@ func (s *sweep) lookAt(ctx context.Context, it *item) (err error) {
 		return nil
 	}
 	a, err := s.calmly(ctx, func() (*Response, error) { return s.fetch(ctx, s.key(it.id), at.call) })
-	if err != nil {
+	var refused *refusedError
+	switch {
+	case errors.As(err, &refused): // it alone may be kept from the key
+		it.bad = refused.text
+		_, err := s.control(ctx, s.order.Account)
 		return err
-	}
-	if a.Date.IsZero() {
+	case err != nil:
+		return err
+	case a.Date.IsZero():
 		return s.noDate()
 	}
 	it.fetched, it.look = true, s.lookOf(it.id, a)

@@ -120,6 +120,10 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 	}
 	lists := lister.Lists(w.source.Config, w.source.API, w.order.Account)
 	types := slices.Sorted(maps.Keys(lists))
+	if len(types) == 0 {
+		return "", runs.Refuse(fmt.Errorf("with this configuration the API of source %s lists no objects of account %q: name what is to be listed in its section api (as repositories of GitHub); or the account is none of the key's, or of another mode than the key (test or live)",
+			w.source.Name, w.order.Account))
+	}
 	if _, known := lists[w.order.Type]; w.order.Type != "" && !known {
 		return "", runs.Refuse(fmt.Errorf("the API of source %s does not list objects of type %q; it lists %s", w.source.Name, w.order.Type, strings.Join(types, ", ")))
 	}
@@ -142,6 +146,9 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 		var not *refusedError
 		if errors.As(err, &not) && w.order.Type == "" { // a key that may only read need not read everything, and an account has not every product
 			w.log.Warn("type passed over, for its list is refused", "source", w.source.Name, "type", t, "error", err)
+			if _, bad := w.control(ctx, w.order.Account); bad != nil { // the key is good for nothing any more
+				return "", bad
+			}
 			refused, last = refused+1, err
 		} else if err != nil || status != runs.Running {
 			return status, err
@@ -219,13 +226,23 @@ func (s *sweep) bounds(ctx context.Context) (since, until time.Time, err error) 
 		until = s.order.Until
 	}
 	if !s.order.Since.IsZero() {
-		return s.order.Since, until, nil
+		return s.order.Since, until, s.ordered(s.order.Since, until)
 	}
 	from, proven, err := Watermark(ctx, s.Pool, s.order.Source, s.order.Account, typeMark(s.objectType))
 	if err != nil || proven.IsZero() || from.After(epoch) { // not all of the time before is proven
 		return time.Time{}, time.Time{}, err
 	}
-	return proven.Add(-s.Settings.Overlap - s.list.Lag), until, nil
+	since = proven.Add(-s.Settings.Overlap - s.list.Lag)
+	return since, until, s.ordered(since, until)
+}
+
+// ordered refuses a time that ends before it begins.
+func (s *sweep) ordered(since, until time.Time) error {
+	if !until.Before(since) {
+		return nil
+	}
+	return runs.Refuse(fmt.Errorf("type %s: what changed since %s and until %s would be asked for, which is nothing: without a since it is from a little before what is proven", s.objectType,
+		since.Format(time.RFC3339), until.Format(time.RFC3339)))
 }
 
 // epoch is since when what was read whole is proven.

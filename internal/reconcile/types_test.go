@@ -1,0 +1,138 @@
+package reconcile_test
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// pair lists two types: "another", at /others, and "thing".
+type pair struct{ sim.Provider }
+
+func (pair) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+	return map[string]provider.List{"another": {}, "thing": {}}
+}
+
+func (p pair) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since, until time.Time, cursor string) provider.Call {
+	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
+	if objectType == "another" {
+		c.Path = "/others"
+	}
+	return c
+}
+
+// found is an answer of the world's API with this body.
+func (b *world) found(body string) *reconcile.Response {
+	return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now.Truncate(time.Second), Body: []byte(body)}
+}
+
+// paired has runs sweep two types of the world.
+func (b *world) paired(t *testing.T) {
+	t.Helper()
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = pair{}, pair{} }))
+	b.carry(t, r)
+}
+
+// copied has the mirror have more objects, of which the provider knows nothing.
+func (b *world) copied(t *testing.T, ids ...string) {
+	t.Helper()
+	b.DB.Exec(t, `INSERT INTO objects SELECT (o).* FROM unnest($1::text[]) AS d(id), LATERAL (SELECT jsonb_populate_record(o, jsonb_build_object('object_id', d.id)) AS o FROM objects o WHERE object_id = 'obj_6') o`, ids)
+}
+
+// A type whose list is refused is passed over while the key is good for something; a key that was revoked after the first type ends the run.
+func TestAKeyRevokedBetweenTwoTypes(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	var revoked, listed atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		switch {
+		case revoked.Load() && listed.Load():
+			return failing(http.StatusUnauthorized), nil
+		case c.Path == "/others":
+			listed.Store(true)
+			return b.found(`{"things":[]}`), nil
+		case c.Path == "/list":
+			return failing(http.StatusForbidden), nil
+		}
+		return nil, nil
+	}
+	b.paired(t)
+	r := b.sweep(t, reconcile.Order{})
+	if r.Counts[reconcile.Unlisted] != 1 {
+		t.Errorf("with a key that may not list one type: %v", r.Counts)
+	}
+	revoked.Store(true)
+	listed.Store(false)
+	if r := b.ask(t, reconcile.Order{What: reconcile.Objects}); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") {
+		t.Errorf("with a key that was revoked: %s %v %q", r.Status, r.Counts, r.Detail)
+	}
+}
+
+// An object that is refused by its name is left, and the others of its type are what they are; where the key is good for nothing any more, the run ends.
+func TestOneRefusedObjectIsLeft(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.copied(t, "gone", "other_mode")
+	var revoked, met atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		switch {
+		case c.Path == "/things/other_mode":
+			met.Store(revoked.Load())
+			return failing(http.StatusForbidden), nil
+		case met.Load():
+			return failing(http.StatusUnauthorized), nil
+		}
+		return nil, nil
+	}
+	b.carry(t, b.runner())
+	r := b.sweep(t, reconcile.Order{Type: "thing"})
+	counted(t, r, map[string]int64{reconcile.Seen: 22, reconcile.Equal: 20, reconcile.Different: 1, reconcile.Left: 1, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	if dead := b.DB.Rows(t, `SELECT object_id FROM objects WHERE deleted`); len(dead) != 1 || dead[0] != "gone" || !b.proven(t).IsZero() {
+		t.Errorf("dead are %q, proven until %s", dead, b.proven(t))
+	}
+	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "left", "", 10)
+	if err != nil || len(page.Items) != 1 || page.Items[0].ObjectID != "other_mode" || !strings.Contains(page.Items[0].Reason, "403") {
+		t.Errorf("left %+v (%v)", page.Items, err)
+	}
+	revoked.Store(true)
+	if r := b.ask(t, reconcile.Order{What: reconcile.Objects, Type: "thing"}); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") {
+		t.Errorf("with a key that is good for nothing: %s %v %q", r.Status, r.Counts, r.Detail)
+	}
+}
+
+// A source whose API lists nothing says what to set.
+func TestASweepOfNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Start: time.Now().Add(-72 * time.Hour)}, func(a *provider.API) { a.Repositories = nil })
+	f.fake.Open(0)
+	f.carry(t, f.reads.Caller)
+	for _, objectType := range []string{"", "issue"} {
+		if r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: objectType}); r.Status != runs.Failed || !strings.Contains(r.Detail, "repositories") {
+			t.Errorf("type %q: %s %v %q", objectType, r.Status, r.Counts, r.Detail)
+		}
+	}
+}
+
+// A time that ends before it begins is refused.
+func TestASweepUntilBeforeWhatIsProven(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 240, living)
+	b.api.version = sim.ByChange
+	b.deliver(t, b.api.h.Events)
+	b.carry(t, b.runner())
+	b.sweep(t, reconcile.Order{})
+	if r := b.ask(t, reconcile.Order{What: reconcile.Objects, Until: b.proven(t).Add(-time.Hour)}); r.Status != runs.Failed || !strings.Contains(r.Detail, "since") {
+		t.Errorf("%s %v %q", r.Status, r.Counts, r.Detail)
+	}
+}
