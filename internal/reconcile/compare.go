@@ -33,7 +33,7 @@ func (s *sweep) compare(ctx context.Context, items []*item) error {
 	}
 	defer conn.Release()
 	for _, it := range items {
-		it.kind, it.known = equal, nil
+		it.kind, it.known, it.began = equal, nil, s.began.UnixMicro()
 	}
 	p := postgres.NewParams(conn.Conn(), compareStatement)
 	defer p.Release()

@@ -16,7 +16,8 @@ const (
 	missing kind = "missing"
 	// behind: older here.
 	behind kind = "behind"
-	// ahead: here is what the list could not know: it is late, or the object changed after it was read. There is nothing to mend.
+	// ahead: here is what the list could not know: it is late, or the object changed after it was read. There is nothing to mend. A row that was seen last before that is no such row,
+	// however great its version.
 	ahead kind = "ahead"
 	// different: another state here at the same version, or one that is in doubt.
 	different kind = "different"
@@ -45,6 +46,8 @@ type item struct {
 	fetched bool
 	// bad is why what the API tells of it cannot be used.
 	bad string
+	// began: the list knows what happened before, in microseconds; of an object without a look.
+	began int64
 	// volatile are fields that change without a version.
 	volatile []string
 
@@ -95,6 +98,8 @@ func judge(row *known, it *item) kind {
 		return behind
 	case row.ambiguous, row.version == in.Version:
 		return different
+	case in.Own && row.version.At > in.Version.At && row.hi < in.Lo:
+		return different
 	case in.Own && row.version.At == in.Version.At && row.version.Seen <= in.Lo:
 		return different
 	}
@@ -110,6 +115,8 @@ func judgeNumber(row *known, it *item) kind {
 		return different
 	case row.version.At < it.at:
 		return behind
+	case row.version.At > it.at && row.hi < it.began:
+		return different
 	case row.version.At > it.at:
 		return ahead
 	}

@@ -193,6 +193,9 @@ func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
 	if err != nil {
 		return fmt.Errorf("source %s: %w", f.source.Name, err)
 	}
+	if len(bodies) == 0 {
+		return &quietError{fmt.Sprintf("the API of source %s says that %s %s is missing, and lists no event any more which would show that the key is of the account and mode that the log is of", f.source.Name, k.Type, k.ID)}
+	}
 	var keys [][]byte
 	for _, body := range bodies {
 		named, err := f.source.Provider.Identify(f.source.Config, &provider.Delivery{Body: body})

@@ -42,6 +42,8 @@ type sweep struct {
 	others Tally
 	// told is when the ledger last heard of the run.
 	told time.Time
+	// witnessed: an object was the same here and there, as this process was told with the key that it has.
+	witnessed bool
 	// crowded: much had to be mended in the last step, so the next is a small one.
 	crowded bool
 	progress
@@ -346,6 +348,7 @@ func (s *sweep) pass(ctx context.Context, items []*item, to *place) (runs.Status
 	if err := s.visit(ctx, choose(wrong, s.needsVisit)); err != nil {
 		return "", err
 	}
+	s.witness(items)
 	if err := s.keep(ctx, to, items); err != nil {
 		return "", err
 	}

@@ -33,7 +33,7 @@ func (b *world) spoil(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'), exact_hash = sha256('-null'), version_at = version_at - 10, window_lo = 1, window_hi = 1 WHERE object_id = 'obj_2'`)
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'), exact_hash = sha256('old'), tie_set = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "odd"}', state_hash = sha256('odd'), exact_hash = sha256('odd'), tie_set = '[]' WHERE object_id = 'obj_4'`)
-	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "new"}', state_hash = sha256('new'), exact_hash = sha256('new'), tie_set = '[]', version_at = version_at + 10 WHERE object_id = 'obj_5'`)
+	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "new"}', state_hash = sha256('new'), exact_hash = sha256('new'), tie_set = '[]', version_at = version_at + 10, window_hi = 9000000000000000 WHERE object_id = 'obj_5'`)
 	b.DB.Exec(t, `INSERT INTO objects SELECT (o).* FROM (SELECT jsonb_populate_record(o, '{"object_id": "gone"}') AS o FROM objects o WHERE object_id = 'obj_6') o`)
 }
 

@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"math"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -134,5 +135,59 @@ func TestASweepUntilBeforeWhatIsProven(t *testing.T) {
 	b.sweep(t, reconcile.Order{})
 	if r := b.ask(t, reconcile.Order{What: reconcile.Objects, Until: b.proven(t).Add(-time.Hour)}); r.Status != runs.Failed || !strings.Contains(r.Detail, "since") {
 		t.Errorf("%s %v %q", r.Status, r.Counts, r.Detail)
+	}
+}
+
+// quiet has the API list no event any more.
+func (b *world) quiet(list string) {
+	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
+		switch {
+		case c.Path == "/":
+			return b.found(string(b.api.h.Page(math.MaxInt64-1, math.MaxInt64, "", 1))), nil
+		case c.Path == "/list" && list != "":
+			return b.found(list), nil
+		}
+		return nil, nil
+	})
+}
+
+// Where no event shows any more whose the key is, what was listed and is the same here does; without it what is missing is left, and the run ends.
+func TestSweepOfAQuietAccount(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.copied(t, "gone")
+	b.quiet("")
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 21, reconcile.Equal: 20, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	b.copied(t, "away")
+	b.DB.Exec(t, `DELETE FROM objects WHERE object_id <> 'away'`)
+	b.quiet(`{"things":[]}`)
+	r := b.sweep(t, reconcile.Order{})
+	counted(t, r, map[string]int64{reconcile.Seen: 1, reconcile.Different: 1, reconcile.Left: 1})
+	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "left", "", 10)
+	if err != nil || len(page.Items) != 1 || !strings.Contains(page.Items[0].Reason, "lists no event any more") {
+		t.Errorf("left %+v (%v)", page.Items, err)
+	}
+}
+
+// A version above the listed one is ahead only where the list cannot know of it; one that was seen long before is looked at, and left.
+func TestAheadOfAListThatKnows(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"", sim.Both, sim.Numbered} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			b := newWorld(t, 200, living)
+			b.api.version = version
+			b.deliver(t, b.api.h.Events)
+			b.DB.Exec(t, `UPDATE objects SET state_hash = sha256('new'), exact_hash = sha256('new'), tie_set = '[]', version_at = version_at + 10 WHERE object_id IN ('obj_5', 'obj_6')`)
+			b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'obj_6'`, b.api.now.Add(time.Minute).UnixMicro())
+			b.carry(t, b.runner())
+			r := b.sweep(t, reconcile.Order{})
+			counted(t, r, map[string]int64{reconcile.Seen: 20, reconcile.Equal: 18, reconcile.Ahead: 1, reconcile.Different: 1, reconcile.Left: 1})
+			if made := b.api.made("/things/"); made != 1 || !b.proven(t).IsZero() {
+				t.Errorf("%d objects were asked for by their names; proven until %s", made, b.proven(t))
+			}
+		})
 	}
 }
