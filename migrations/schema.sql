@@ -1031,6 +1031,7 @@ CREATE TABLE postern.sweeps (
     ghosts bigint DEFAULT 0 NOT NULL,
     mended bigint DEFAULT 0 NOT NULL,
     remaining bigint DEFAULT 0 NOT NULL,
+    scope text DEFAULT ''::text NOT NULL,
     CONSTRAINT sweeps_phase_check CHECK ((phase = ANY (ARRAY['list'::text, 'ghosts'::text, 'graves'::text, 'done'::text])))
 )
 WITH (fillfactor='50');
@@ -1060,6 +1061,7 @@ CREATE TABLE postern.tombstones (
 ALTER TABLE postern.tombstones OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.tombstones IS 'objects that were alive here and that a look of their hint has found to be missing, of the last hour';
+COMMENT ON COLUMN postern.sweeps.scope IS 'digest of the list when the sweep began';
 
 CREATE TABLE postern.watermarks (
     source integer NOT NULL,
@@ -1068,13 +1070,16 @@ CREATE TABLE postern.watermarks (
     since timestamp with time zone NOT NULL,
     until timestamp with time zone NOT NULL,
     run bigint NOT NULL,
-    at timestamp with time zone NOT NULL
+    at timestamp with time zone NOT NULL,
+    scope text DEFAULT ''::text NOT NULL
 )
 WITH (fillfactor='50');
 
 ALTER TABLE postern.watermarks OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.watermarks IS 'from when until when, on the provider''s clock, something of an account is proven complete: what the provider has told lies in the log and has its outcome';
+
+COMMENT ON COLUMN postern.watermarks.scope IS 'digest of the list that the type was proven by; empty for events, and where it was proven before this column';
 
 ALTER TABLE ONLY postern.bases
     ADD CONSTRAINT bases_pkey PRIMARY KEY (source, account, object_type, object_id);

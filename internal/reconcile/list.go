@@ -101,7 +101,7 @@ func interval(source int32) (first, last int32) {
 type Proven struct {
 	Source  string `json:"source"`
 	Account string `json:"account"`
-	// What is what is proven: Events.
+	// What is what is proven: Events; "type T", all objects of a type, those that are gone too; or "changes T", what changed of them and is not gone.
 	What string `json:"what"`
 	// Since and Until are times on the provider's clock.
 	Since events.Instant `json:"since"`

@@ -45,7 +45,7 @@ var (
 	parkedDesc  = prometheus.NewDesc("postern_hints_parked", "Objects that owe a look which the API has no call for: postern hints list."+asTold, []string{"source"}, nil)
 	waitingDesc = prometheus.NewDesc("postern_hints_waiting_seconds", "How long the look that is due for longest has been; 0 where none is."+asTold, []string{"source"}, nil)
 	provenDesc  = prometheus.NewDesc("postern_proven_until_timestamp_seconds",
-		"Until when, on the provider's clock, something (events, or a type of objects) is proven, Unix time; of several accounts the one that is furthest behind."+asTold,
+		"Until when, on the provider's clock, something (events, all objects of a type, or the changes of a type) is proven, Unix time; of several accounts the one that is furthest behind."+asTold,
 		[]string{"source", "what"}, nil)
 )
 

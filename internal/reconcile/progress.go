@@ -21,8 +21,8 @@ const (
 	loadSweepSQL = `SELECT ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 AND s.object_type = $2`
 
 	beginSweepSQL = `
-INSERT INTO sweeps (run, source, account, object_type, since, until, began, made_at, updated_at)
-VALUES ($1, $3, $4, $2, $5, $6, $7, clock_now(), clock_now()) ON CONFLICT DO NOTHING`
+INSERT INTO sweeps (run, source, account, object_type, since, until, began, scope, made_at, updated_at)
+VALUES ($1, $3, $4, $2, $5, $6, $7, $8, clock_now(), clock_now()) ON CONFLICT DO NOTHING`
 
 	// forgetListedSQL hops over the runs whose listed objects there are, and forgets those of runs that have ended.
 	forgetListedSQL = `
@@ -84,7 +84,7 @@ func nullTime(at time.Time) *time.Time {
 }
 
 func (s *sweep) begin(ctx context.Context, since, until, began time.Time) error {
-	_, err := s.Pool.Exec(ctx, beginSweepSQL, s.hold.Run.Run, s.objectType, s.order.Source, s.order.Account, nullTime(since), nullTime(until), began)
+	_, err := s.Pool.Exec(ctx, beginSweepSQL, s.hold.Run.Run, s.objectType, s.order.Source, s.order.Account, nullTime(since), nullTime(until), began, s.scope())
 	if err != nil {
 		return fmt.Errorf("begin the sweep of type %s: %w", s.objectType, err)
 	}
@@ -229,15 +229,9 @@ const (
 	doneSweepSQL = `UPDATE sweeps s SET phase = 'done', cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 	unlistSQL = `DELETE FROM listed WHERE run = $1 AND object_type = $2`
-
-	// provenTypeSQL joins what is proven with what was; what lies between two times that do not touch is not proven, and the earlier stays.
-	provenTypeSQL = `
-INSERT INTO watermarks AS m (source, account, what, since, until, run, at) VALUES ($1, $2, $3, $4, $5, $6, clock_now())
-ON CONFLICT (source, account, what) DO UPDATE SET since = least(m.since, excluded.since), until = greatest(m.until, excluded.until), run = excluded.run, at = excluded.at
-WHERE excluded.since <= m.until AND excluded.until >= m.since`
 )
 
-// finish ends the sweep of the type and raises its watermark, unless something is left.
+// finish ends the sweep of the type and raises its watermarks, unless something is left.
 func (s *sweep) finish(ctx context.Context) error {
 	return s.change(ctx, "end the sweep of a type", func(ctx context.Context, tx pgx.Tx) error {
 		if err := s.scan(tx.QueryRow(ctx, doneSweepSQL, s.hold.Run.Run, s.objectType)); err != nil {
@@ -246,19 +240,7 @@ func (s *sweep) finish(ctx context.Context) error {
 		if _, err := tx.Exec(ctx, unlistSQL, s.hold.Run.Run, s.objectType); err != nil {
 			return err
 		}
-		until := s.began
-		if !s.upTo.IsZero() && s.upTo.Before(until) {
-			until = s.upTo
-		}
-		since := epoch
-		if !s.whole() {
-			since = s.from
-		}
-		if s.order.DryRun || s.Left > 0 || !since.Before(until) {
-			return nil
-		}
-		_, err := tx.Exec(ctx, provenTypeSQL, s.order.Source, s.order.Account, typeMark(s.objectType), since, until, s.hold.Run.Run)
-		return err
+		return s.raise(ctx, tx)
 	})
 }
 

@@ -4,10 +4,10 @@ package reconcile
 func Statements() []string {
 	return []string{
 		takeSQL, openSQL, giveSQL, watermarkSQL, provenSQL, forgottenSQL, mineSQL, knownSQL, gatherSQL, takeHintsSQL, dropSQL, putSQL, lookedSQL,
-		hintsSQL, watermarksSQL, mirroredSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL, parkSQL, parkedSQL, wakeSQL, forgetParkedSQL, hintNumbersSQL, provenNumbersSQL,
-		compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL, renewSweepSQL, doneSweepSQL, unlistSQL,
-		provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL, countGhostsSQL, livingSQL, askedSQL,
-		noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL,
-		dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL, driftNumbersSQL,
+		hintsSQL, watermarksSQL, mirroredSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL, parkSQL, parkedSQL, wakeSQL, forgetParkedSQL,
+		hintNumbersSQL, provenNumbersSQL, compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL,
+		renewSweepSQL, doneSweepSQL, unlistSQL, provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL,
+		countGhostsSQL, livingSQL, askedSQL, dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
+		noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL, driftNumbersSQL, knownChangesSQL,
 	}
 }

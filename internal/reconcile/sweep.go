@@ -230,7 +230,7 @@ func (s *sweep) bounds(ctx context.Context) (since, until time.Time, err error) 
 	if !s.order.Since.IsZero() {
 		return s.order.Since, until, s.ordered(s.order.Since, until)
 	}
-	from, proven, err := Watermark(ctx, s.Pool, s.order.Source, s.order.Account, typeMark(s.objectType))
+	from, proven, err := s.known(ctx)
 	if err != nil || proven.IsZero() || from.After(epoch) { // not all of the time before is proven
 		return time.Time{}, time.Time{}, err
 	}
@@ -246,12 +246,6 @@ func (s *sweep) ordered(since, until time.Time) error {
 	return runs.Refuse(fmt.Errorf("type %s: what changed since %s and until %s would be asked for, which is nothing: without a since it is from a little before what is proven", s.objectType,
 		since.Format(time.RFC3339), until.Format(time.RFC3339)))
 }
-
-// epoch is since when what was read whole is proven.
-var epoch = time.Unix(0, 0).UTC()
-
-// typeMark is the name of a type's watermark.
-func typeMark(objectType string) string { return "type " + objectType }
 
 // whole: all objects are listed, not only those that changed.
 func (s *sweep) whole() bool { return s.from.IsZero() }

@@ -294,13 +294,20 @@ func TestSweepOfWhatChanged(t *testing.T) {
 	if n := later.Counts[reconcile.Seen]; n == 0 && later.Counts[reconcile.Ghosts] != 0 || b.api.made("/list") == calls {
 		t.Errorf("a later one lists %v", later.Counts)
 	}
-	if since, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", "type thing"); err != nil || !until.After(first) || since.Unix() != 0 {
-		t.Errorf("proven from %s until %s after %s (%v)", since, until, first, err)
+	since, changes, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", "changes thing")
+	if err != nil || !changes.After(first) || since.Unix() != 0 {
+		t.Errorf("changes are proven from %s until %s after %s (%v)", since, changes, first, err)
+	}
+	if !b.proven(t).Equal(first) {
+		t.Errorf("what changed tells of no deletion, and the type is proven until %s after %s", b.proven(t), first)
 	}
 	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{}) // nothing has changed since
 	full := b.sweep(t, reconcile.Order{Full: true})
 	if full.Counts[reconcile.Seen] != 20 {
 		t.Errorf("a full one lists %v", full.Counts)
+	}
+	if !b.proven(t).Equal(changes) {
+		t.Errorf("a full one proves the type until %s, want %s", b.proven(t), changes)
 	}
 	for _, w := range b.wrong(t) {
 		t.Error(w)

@@ -191,3 +191,34 @@ func TestAheadOfAListThatKnows(t *testing.T) {
 		})
 	}
 }
+
+// A repository that is named later has its old issues listed too, though issues are proven until after them, and a run over a part of the time claims nothing of it.
+func TestSweepAfterARepositoryWasNamed(t *testing.T) {
+	t.Parallel()
+	var api *provider.API
+	f := newForge(t, githubfake.Options{Start: time.Now().Add(-72 * time.Hour)}, func(a *provider.API) { api = a; a.Repositories = a.Repositories[1:] })
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Open(1)
+	old := f.fake.Open(0)
+	f.fake.Advance(24 * time.Hour)
+	f.carry(t, f.reads.Caller)
+	issues := reconcile.Order{What: reconcile.Objects, Type: "issue"}
+	if r := f.run(t, issues); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
+		t.Errorf("%s %v %s", r.Status, r.Counts, r.Detail)
+	}
+	api.Repositories = append(f.fake.Repositories()[:1:1], api.Repositories...)
+	f.fake.Advance(24 * time.Hour)
+	part := issues
+	part.Since = f.fake.Now().Add(-time.Hour)
+	for _, o := range []reconcile.Order{part, issues} {
+		if r := f.run(t, o); r.Status != runs.Done {
+			t.Errorf("%s %v %s", r.Status, r.Counts, r.Detail)
+		}
+	}
+	if n := f.count(t, `SELECT count(*) FROM objects WHERE object_type = 'issue' AND object_id = $1`, old); n != 1 {
+		t.Errorf("issue %s is not here: %v", old, f.DB.Rows(t, `SELECT what || ' ' || since || ' ' || until || ' ' || scope FROM watermarks`))
+	}
+	if r := f.run(t, issues); r.Counts[reconcile.Seen] != 0 {
+		t.Errorf("nothing has changed since, and %v was listed", r.Counts)
+	}
+}

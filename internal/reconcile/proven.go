@@ -1,0 +1,76 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// epoch is since when what was read whole is proven.
+var epoch = time.Unix(0, 0).UTC()
+
+// typeMark is the name of a type's watermark: all objects were listed then, so that what was deleted has been seen too.
+func typeMark(objectType string) string { return "type " + objectType }
+
+// changesMark is the name of the watermark of what changed in a type, deletions left out.
+func changesMark(objectType string) string { return "changes " + objectType }
+
+// scope is a digest of what the list tells of: how it is asked for from its beginning, and of which repositories. With another one, objects from before a watermark may be told for
+// the first time.
+func (s *sweep) scope() string {
+	c := s.lister.ListObjects(s.source.Config, s.source.API, s.order.Account, s.objectType, time.Time{}, time.Time{}, "")
+	h := sha256.New()
+	for _, part := range append([]string{c.Method, c.Path, c.Query.Encode(), string(c.Body)}, slices.Sorted(slices.Values(s.source.API.Repositories))...) {
+		fmt.Fprintf(h, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+const knownChangesSQL = `SELECT m.since, m.until FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what = $3 AND m.scope = $4`
+
+// known is from when until when the changes of the type are proven of all that the list tells of now; zero: nothing is.
+func (s *sweep) known(ctx context.Context) (since, until time.Time, err error) {
+	err = s.Pool.QueryRow(ctx, knownChangesSQL, s.order.Source, s.order.Account, changesMark(s.objectType), s.scope()).Scan(&since, &until)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return time.Time{}, time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, time.Time{}, fmt.Errorf("read what is proven of type %s: %w", s.objectType, err)
+	}
+	return since.UTC(), until.UTC(), nil
+}
+
+// provenTypeSQL joins what is proven with what was, of one scope; what lies between two times that do not touch is not proven, and the earlier stays. What was proven of another scope gives
+// way to what goes as far back.
+const provenTypeSQL = `
+INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope)
+SELECT $1, $2, w.what, $5, $6, $7, clock_now(), s.scope FROM unnest($3::text[]) AS w(what), sweeps s WHERE s.run = $7 AND s.object_type = $4
+ON CONFLICT (source, account, what) DO UPDATE SET run = excluded.run, at = excluded.at, scope = excluded.scope,
+  since = CASE WHEN m.scope = excluded.scope THEN least(m.since, excluded.since) ELSE excluded.since END,
+  until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END
+WHERE m.scope = excluded.scope AND excluded.since <= m.until AND excluded.until >= m.since OR m.scope <> excluded.scope AND excluded.since <= m.since`
+
+// raise raises the watermarks of the type, unless something is left: that of all by a whole list, and that of the changes, where the API tells them, by either.
+func (s *sweep) raise(ctx context.Context, tx pgx.Tx) error {
+	since, until, what := epoch, s.began, []string{typeMark(s.objectType)}
+	if s.list.ByChange {
+		what = append(what, changesMark(s.objectType))
+	}
+	if !s.whole() {
+		since, what = s.from, []string{changesMark(s.objectType)}
+	}
+	if !s.upTo.IsZero() && s.upTo.Before(until) {
+		until = s.upTo
+	}
+	if s.order.DryRun || s.Left > 0 || !since.Before(until) {
+		return nil
+	}
+	_, err := tx.Exec(ctx, provenTypeSQL, s.order.Source, s.order.Account, what, s.objectType, since, until, s.hold.Run.Run)
+	return err
+}
