@@ -222,5 +222,28 @@ func (s *sweep) again(ctx context.Context) (runs.Status, error) {
 	if err := s.visit(ctx, choose(items, func(it *item) bool { return it.bad == "" })); err != nil {
 		return "", err
 	}
+	if slices.ContainsFunc(items, func(it *item) bool { return it.bad == errNoFetch.Error() }) { // what the list told of them has gone with the process that read it
+		return runs.Running, s.reread(ctx)
+	}
 	return s.mend(ctx, items)
+}
+
+// rereadSQL forgets that what is in hand was met, and begins the list again.
+const rereadSQL = `
+WITH hand AS (
+  SELECT h ->> 'id' AS id, h ->> 'kind' AS kind FROM sweeps s, jsonb_array_elements(s.hand) AS h WHERE s.run = $1 AND s.object_type = $2 AND (h ->> 'counted')::bool
+), unmet AS (
+  DELETE FROM listed l USING hand h WHERE l.run = $1 AND l.object = hashtextextended(h.id, 0)
+), n AS (
+  SELECT count(*) AS met, count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind') AS behind, count(*) FILTER (WHERE kind = 'different') AS different FROM hand
+)
+UPDATE sweeps s SET phase = 'list', cursor = '', hand = '[]', updated_at = clock_now(), checked = s.checked - n.met,
+  missing = s.missing - n.missing, behind = s.behind - n.behind, different = s.different - n.different
+FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+
+// reread begins the list again for what is in hand.
+func (s *sweep) reread(ctx context.Context) error {
+	return s.change(ctx, "begin a list again for what is in hand", func(ctx context.Context, tx pgx.Tx) error {
+		return s.scan(tx.QueryRow(ctx, rereadSQL, s.hold.Run.Run, s.objectType))
+	})
 }

@@ -1,6 +1,8 @@
 package reconcile_test
 
 import (
+	"context"
+	"log/slog"
 	"math"
 	"net/http"
 	"strings"
@@ -221,4 +223,32 @@ func TestSweepAfterARepositoryWasNamed(t *testing.T) {
 	if r := f.run(t, issues); r.Counts[reconcile.Seen] != 0 {
 		t.Errorf("nothing has changed since, and %v was listed", r.Counts)
 	}
+}
+
+// A process that ends between keeping what differs and mending it takes with it what only the list told: the list is read again, and each object counts once.
+func TestSweepKilledWithWhatOnlyTheListTold(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 8, Start: time.Now().Add(-2 * time.Hour), Objects: 60, Comments: 20, Webhooks: githubfake.Webhooks{Lost: 100}}, nil)
+	f.fake.Live(150)
+	f.fake.Advance(time.Minute)
+	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &reconcile.Sources{}, Settings: reconcile.DefaultSettings}
+	r.Sources.Replace(f.reads)
+	r.Settings.Settle, r.Settings.Again = time.Second, 10*time.Millisecond
+	attempts := 0
+	f.Carry(t, "one", 0, map[string]runs.Carry{reconcile.Job: func(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
+		mine := *r
+		if attempts++; attempts <= 2 {
+			mine.Log = f.DB.Role(t, "operator") // which may not append
+		}
+		return mine.Carry(ctx, h, log)
+	}})
+	got := f.run(t, reconcile.Order{What: reconcile.Objects, Type: "pull_request"})
+	n := f.count(t, `SELECT count(*) FROM objects WHERE object_type = 'pull_request' AND NOT deleted`)
+	if n == 0 || attempts < 3 {
+		t.Fatalf("%d pull requests after %d attempts: nothing is proven", n, attempts)
+	}
+	if got.Status != runs.Done {
+		t.Errorf("%s: %s", got.Status, got.Detail)
+	}
+	counted(t, got, map[string]int64{reconcile.Seen: n, reconcile.Missing: n, reconcile.Mended: n})
 }
