@@ -50,3 +50,34 @@ func TestCallsOfASweep(t *testing.T) {
 	}
 	r.become(t, fake)
 }
+
+// Links are rendered anew in each answer, with a token that holds the time: an object of which nothing else is other is equal, and nobody is told of a change.
+func TestLinksAreNoChange(t *testing.T) {
+	t.Parallel()
+	const objects = 5
+	fake := stripefake.New(t, stripefake.Options{Seed: 12, Running: true, Start: time.Now().Add(-time.Hour)})
+	for range objects {
+		fake.Create("", "charge", map[string]any{"status": "succeeded"})
+		fake.Do("", fake.Create("", "invoice", nil), "invoice.finalized")
+	}
+	fake.Advance(time.Minute)
+	r := startReconciling(t, fake)
+	revisions := func() string {
+		return r.db.Rows(t, `SELECT jsonb_object_agg(object_id, revision)::text FROM objects WHERE object_type IN ('charge', 'invoice')`)[0]
+	}
+	var first string
+	for i, kept := range []string{reconcile.Missing, reconcile.Equal, reconcile.Equal} {
+		for _, objectType := range []string{"charge", "invoice"} {
+			run := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: objectType})
+			if c := run.Counts; c[kept] != objects {
+				t.Errorf("sweep %d of unchanged %ss: %v, want %d %s", i, objectType, c, objects, kept)
+			}
+		}
+		if now := revisions(); i == 0 {
+			first = now
+		} else if now != first {
+			t.Errorf("after sweep %d the revisions are %s, and were %s", i, now, first)
+		}
+		fake.Advance(time.Minute)
+	}
+}

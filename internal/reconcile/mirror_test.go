@@ -65,8 +65,11 @@ func (l *life) hash(o stripefake.Object) versioning.Hash {
 	v, err := canonical.Parse(o.Body)
 	l.must(err)
 	var volatile []string
-	if o.Type == "invoice" {
-		volatile = []string{"webhooks_delivered_at"}
+	switch o.Type {
+	case "invoice":
+		volatile = []string{"webhooks_delivered_at", "hosted_invoice_url", "invoice_pdf"}
+	case "charge":
+		volatile = []string{"receipt_url"}
 	}
 	return versioning.NewState(v, false, volatile).Hash
 }

@@ -37,7 +37,7 @@ type row struct {
 	// chosen: the ids are not made for one object in one mode: users choose them, or Stripe gives the same ones in live and
 	// in test mode. So an id can come back after a delete, and name two objects in the two modes.
 	chosen bool
-	// volatile are fields that change without an event.
+	// volatile are fields that change without an event: counts, and links that each answer renders anew, with a token that holds the time.
 	volatile []string
 	// ignored says why objects of this type are not mirrored.
 	ignored string

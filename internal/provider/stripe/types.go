@@ -22,6 +22,12 @@ func onSources(action string) []string {
 	return []string{sources[0] + "." + action, sources[1] + "." + action}
 }
 
+// A coupon's count of uses, within what older versions of the API embed it in.
+const (
+	couponed   = "coupon.times_redeemed"
+	discounted = "discount.coupon.times_redeemed"
+)
+
 // types is what Stripe's objects mean for the version rule, by data.object.object, never by the event's name
 // (https://docs.stripe.com/api/events/types). It holds only what Stripe documents: an order of statuses that merely
 // looks plausible would be wrong silently where it is wrong, while two states of one second without an order show as
@@ -43,16 +49,16 @@ var types = map[string]row{
 	"tax.settings":     {known: true, id: single},
 
 	// Customers.
-	"customer":     {known: true, opens: on("customer", "created"), deletes: on("customer", "deleted"), final: true},
+	"customer":     {known: true, opens: on("customer", "created"), deletes: on("customer", "deleted"), final: true, volatile: []string{discounted}},
 	"cash_balance": {known: true, id: byCustomer},
-	"discount":     {known: true, opens: on("customer.discount", "created"), deletes: on("customer.discount", "deleted"), final: true, id: byCoupon},
+	"discount":     {known: true, opens: on("customer.discount", "created"), deletes: on("customer.discount", "deleted"), final: true, id: byCoupon, volatile: []string{couponed}},
 	"tax_id":       {known: true, opens: on("customer.tax_id", "created"), deletes: on("customer.tax_id", "deleted")},
 	"entitlements.active_entitlement_summary": {known: true, id: byCustomer},
 
 	// Payments. A charge has three possible first events, and a failed refund takes refunded back.
-	"charge":         {known: true},
+	"charge":         {known: true, volatile: []string{"receipt_url"}},
 	"dispute":        {known: true, opens: on("charge.dispute", "created")},
-	"payment_intent": {known: true, opens: on("payment_intent", "created"), order: intentOrder},
+	"payment_intent": {known: true, opens: on("payment_intent", "created"), order: intentOrder, volatile: []string{"charges.data.receipt_url"}},
 	"setup_intent":   {known: true, opens: on("setup_intent", "created"), order: intentOrder},
 	"mandate":        {known: true},
 	"payment_link":   {known: true, opens: on("payment_link", "created")},
@@ -62,7 +68,7 @@ var types = map[string]row{
 	"refund":                    {known: true, opens: on("refund", "created"), order: [][]string{{"requires_action"}, {"canceled"}}},
 	"review":                    {known: true, opens: on("review", "opened")},
 	"radar.early_fraud_warning": {known: true, opens: on("radar.early_fraud_warning", "created")},
-	"checkout.session":          {known: true, order: [][]string{{"open"}, {"complete", "expired"}}},
+	"checkout.session":          {known: true, order: [][]string{{"open"}, {"complete", "expired"}}, volatile: []string{"url"}},
 
 	// Money in and out. A payout may show as paid and then fail. A top-up can be canceled only while it is pending.
 	"payout": {known: true, opens: on("payout", "created"),
@@ -74,18 +80,18 @@ var types = map[string]row{
 
 	// Billing. An invoice may skip from open to paid or void, and those two end it.
 	"invoice": {known: true, opens: on("invoice", "created"), deletes: on("invoice", "deleted"), final: true,
-		order: [][]string{{"draft"}, {"open"}, {"uncollectible"}, {"paid", "void"}}, volatile: []string{"webhooks_delivered_at"}},
+		order: [][]string{{"draft"}, {"open"}, {"uncollectible"}, {"paid", "void"}}, volatile: []string{"webhooks_delivered_at", "hosted_invoice_url", "invoice_pdf", discounted}},
 	"invoiceitem":     {known: true, opens: on("invoiceitem", "created"), deletes: on("invoiceitem", "deleted"), final: true},
 	"invoice_payment": {known: true},
-	"credit_note":     {known: true, opens: on("credit_note", "created"), order: [][]string{{"issued"}, {"void"}}},
+	"credit_note":     {known: true, opens: on("credit_note", "created"), order: [][]string{{"issued"}, {"void"}}, volatile: []string{"pdf"}},
 	// customer.subscription.deleted is a cancellation: the subscription stays, canceled, and may still be updated.
 	"subscription": {known: true, opens: on("customer.subscription", "created"), survives: on("customer.subscription", "deleted"), order: [][]string{
-		{"incomplete", "trialing", "active", "past_due", "unpaid", "paused"}, {"canceled", "incomplete_expired"}}},
+		{"incomplete", "trialing", "active", "past_due", "unpaid", "paused"}, {"canceled", "incomplete_expired"}}, volatile: []string{discounted}},
 	"subscription_schedule": {known: true, opens: on("subscription_schedule", "created"),
 		order: [][]string{{"not_started"}, {"active"}, {"completed", "released", "canceled"}}},
 	"quote":          {known: true, opens: on("quote", "created")},
 	"tax_rate":       {known: true, opens: on("tax_rate", "created")},
-	"promotion_code": {known: true, opens: on("promotion_code", "created"), volatile: []string{"times_redeemed"}},
+	"promotion_code": {known: true, opens: on("promotion_code", "created"), volatile: []string{"times_redeemed", couponed}},
 
 	// The catalogue: users may choose these ids, and use one again after a delete. A plan and its price share one id, as
 	// two types.
@@ -115,9 +121,10 @@ var types = map[string]row{
 	"climate.product":       {known: true, chosen: true},
 	"reporting.report_type": {known: true, chosen: true},
 
-	// The rest.
-	"file":                    {known: true, opens: on("file", "created")},
-	"test_helpers.test_clock": {known: true, opens: on("test_helpers.test_clock", "created"), deletes: on("test_helpers.test_clock", "deleted"), final: true},
+	// The rest. No event tells of an account's balance.
+	"treasury.financial_account": {known: true, volatile: []string{"balance"}},
+	"file":                       {known: true, opens: on("file", "created")},
+	"test_helpers.test_clock":    {known: true, opens: on("test_helpers.test_clock", "created"), deletes: on("test_helpers.test_clock", "deleted"), final: true},
 	// Verification goes back from processing to requires_input. A redaction keeps the object without its data.
 	"identity.verification_session": {known: true, opens: on("identity.verification_session", "created"),
 		order: [][]string{{"requires_input", "processing"}, {"verified", "canceled"}}},

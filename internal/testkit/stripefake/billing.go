@@ -59,7 +59,7 @@ var invoices = kind{
 		return tree{
 			"object": "invoice", "amount_due": 11400, "amount_paid": 0, "amount_remaining": 11400, "attempt_count": 0, "attempted": false,
 			"auto_advance": true, "collection_method": "charge_automatically", "currency": "gbp", "customer": m.ref("customer"), "description": nil,
-			"metadata": tree{}, "number": nil, "status": "draft", "webhooks_delivered_at": nil,
+			"hosted_invoice_url": nil, "invoice_pdf": nil, "metadata": tree{}, "number": nil, "status": "draft", "webhooks_delivered_at": nil,
 			"status_transitions": tree{"finalized_at": nil, "marked_uncollectible_at": nil, "paid_at": nil, "voided_at": nil},
 		}
 	},
@@ -70,7 +70,7 @@ var invoices = kind{
 			field{"metadata.order", list("1", "2", absent)},
 		)},
 		{events: on("invoice.finalized", "invoice.updated"), weight: 4, when: is("status", "draft"), do: func(m *maker, o tree) {
-			o["number"] = "7C1D90AE-0001"
+			o["number"], o["hosted_invoice_url"], o["invoice_pdf"] = "7C1D90AE-0001", "https://invoice.stripe.example/1?s=0", "https://pay.stripe.example/1/pdf?s=0"
 			become("open", "finalized_at")(m, o)
 		}},
 		{events: on("invoice.payment_failed"), weight: 3, when: is("status", "open"), do: func(_ *maker, o tree) {
@@ -103,7 +103,7 @@ var charges = kind{
 		return tree{
 			"object": "charge", "amount": 11400, "amount_captured": 11400, "amount_refunded": 0, "captured": status == "succeeded", "currency": "gbp",
 			"customer": m.ref("customer"), "description": nil, "metadata": tree{}, "paid": status == "succeeded", "payment_intent": "pi_Fake1",
-			"receipt_url": "https://pay.stripe.example/1", "refunded": false, "status": status,
+			"receipt_url": "https://pay.stripe.example/1?s=0", "refunded": false, "status": status,
 		}
 	},
 	changes: []change{

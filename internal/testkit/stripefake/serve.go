@@ -1,6 +1,7 @@
 package stripefake
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"net/http"
@@ -219,8 +220,15 @@ func (c *call) control(one tree) ([]byte, *failure) {
 	return text(one), nil
 }
 
-// rendered is an object's body in the version that was asked for.
+// linkEnd ends a link to a page of Stripe's own. Each answer ends it otherwise, as the token of such a link holds when it was rendered.
+const linkEnd = `?s=0"`
+
+// rendered is an object's body in the version that was asked for, with links of its own.
 func (c *call) rendered(body []byte) []byte {
+	if bytes.Contains(body, []byte(linkEnd)) {
+		c.fake.links++
+		body = bytes.ReplaceAll(body, []byte(linkEnd), fmt.Appendf(nil, `?s=%d"`, c.fake.links))
+	}
 	if body == nil || c.version == Version {
 		return body
 	}

@@ -163,7 +163,7 @@ func live(t *testing.T, seed uint64) *rows {
 		Webhooks: stripefake.Webhooks{Lost: 20, Swallowed: 10, Doubled: 20, Delayed: 30, Delay: 10 * time.Second, Shuffled: 30},
 		Faults:   stripefake.Faults{Lag: lag, Late: 5 * time.Second},
 	})
-	m := &rows{t: t, fake: f, ask: connect(t, f), rows: map[string]*versioning.Row{}, volatile: map[string][]string{"invoice": {"webhooks_delivered_at"}}}
+	m := &rows{t: t, fake: f, ask: connect(t, f), rows: map[string]*versioning.Row{}, volatile: map[string][]string{"invoice": {"webhooks_delivered_at", "hosted_invoice_url", "invoice_pdf"}, "charge": {"receipt_url"}}}
 	r := rand.New(rand.NewPCG(seed, 5))
 	for range 250 {
 		f.Step()

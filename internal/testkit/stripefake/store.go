@@ -94,7 +94,7 @@ func (f *Fake) must(account, id string) *object {
 // Object is the truth about an object at some moment.
 type Object struct {
 	Account, Type, ID string
-	// Body is the object as the API answers it, with what changes without an event (an invoice's webhooks_delivered_at); nil: deleted.
+	// Body is the object as the API answers it, with what changes without an event (an invoice's webhooks_delivered_at), but for its links, which each answer renders anew; nil: deleted.
 	Body []byte
 	// Changed is when it became so.
 	Changed time.Time

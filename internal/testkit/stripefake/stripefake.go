@@ -93,6 +93,7 @@ type Fake struct {
 	script   []Fault
 	met      map[Fault]int
 	requests []*Request
+	links    int // how often links were rendered anew
 	inFlight int
 	most     int
 }
