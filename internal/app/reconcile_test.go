@@ -217,6 +217,27 @@ func TestLooksOfADescribedAPI(t *testing.T) {
 	})
 }
 
+// A key that may read everything, and an account without most products: what Stripe has no address for is passed over, and the run ends.
+func TestSweepOfAnAccountWithoutProducts(t *testing.T) {
+	t.Parallel()
+	fake := stripefake.New(t, stripefake.Options{Seed: 10, Running: true, Start: time.Now().Add(-time.Hour)})
+	customer := fake.Create("", "customer", nil)
+	r := startReconciling(t, fake)
+	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and none arrives
+	run := r.reconciled(t, reconcile.Order{What: reconcile.Objects})
+	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte(stripefake.Key)}}, ""))
+	const there = 5 // customer, subscription, invoice, charge, v2.core.account
+	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 1 || c[reconcile.Mended] != 1 || c[reconcile.Unlisted] != int64(all-there) {
+		t.Errorf("%s: %v, of %d types: %s", run.Status, c, all, run.Detail)
+	}
+	if found := r.db.Rows(t, `SELECT object_id FROM objects WHERE NOT deleted`); !slices.Equal(found, []string{customer}) {
+		t.Errorf("the mirror has %v", found)
+	}
+	if one := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: "treasury.financial_account"}); one.Status != runs.Failed || !strings.Contains(one.Detail, "is the product that it belongs to set up") {
+		t.Errorf("one type that the account has not: %s: %s", one.Status, one.Detail)
+	}
+}
+
 // against are the objects that the mirror does not show as the account has them.
 func (r *reloading) against(t *testing.T, fake *stripefake.Fake) (wrong []string) {
 	t.Helper()

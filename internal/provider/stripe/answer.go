@@ -83,11 +83,15 @@ func unable(v provider.Verdict, p problem) provider.Verdict {
 	return v
 }
 
-// notFound believes no 404 but one of an object: an address that Stripe does not know is answered 404 too, and so is an object of the other mode.
+// notFound believes no 404 but one of an object. An object of the other mode is answered 404 too, and so is an address that Stripe does not know, or not for an account that has not
+// the product it belongs to: that stays so until a person has changed something.
 func notFound(v provider.Verdict, p problem) provider.Verdict {
 	switch {
 	case strings.Contains(p.Error.Message, "a similar object exists in"):
 		return provider.Verdict{Kind: provider.Refused, Detail: "answered 404: the object is in the other mode (test or live) than the key: set the source's api.key to one of the object's mode"}
+	case strings.HasPrefix(p.Error.Message, "Unrecognized request URL"):
+		return provider.Verdict{Kind: provider.Refused, Detail: "answered 404: Stripe has no such address for the account: is the product that it belongs to set up there, does the version in api.version know it, " +
+			"and is base_url right?"}
 	case p.Error.Code == "resource_missing", p.Error.Code == "not_found":
 		return provider.Verdict{Kind: provider.Missing, Detail: "answered 404: there is no such object"}
 	}
