@@ -21,7 +21,7 @@ type HintView struct {
 	// WantedBy is who asked for the look; "" where the mirror did.
 	WantedBy string         `json:"wanted_by"`
 	MadeAt   events.Instant `json:"made_at"`
-	// Due is when the next attempt is, at the earliest; zero where it is Parked: none is made, since the API has no call for it.
+	// Due is when the next attempt is, at the earliest; zero where it is Parked: none is made, as Error says why.
 	Due    events.Instant `json:"due"`
 	Parked bool           `json:"parked"`
 	// After is the provider's time after which the look must begin; zero where it may begin at any.

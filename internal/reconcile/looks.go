@@ -116,6 +116,7 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 func (h *hinted) atOnce() int { return min(max(1, h.source.API.Concurrency), takeHints) }
 
 // gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys. One that waits for late events need not wait any more.
+// One that is parked gets another try where its object has come into doubt anew.
 // What has its hint already is left out before the insert, which would lock each row that it meets.
 const gatherSQL = `
 WITH page AS MATERIALIZED (
@@ -123,14 +124,14 @@ WITH page AS MATERIALIZED (
   WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
   ORDER BY o.account, o.object_type, o.object_id LIMIT $5
 ), fresh AS MATERIALIZED (
-  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL FROM hints h
+  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL AND (h.due < 'infinity' OR h.after >= p.look_after) FROM hints h
     WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id LIMIT 1) IS NOT true
 ), made AS (
   INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
   SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM fresh p, (SELECT clock_now() AS at) n
   ORDER BY p.account, p.object_type, p.object_id
   ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = excluded.reason, due = excluded.due, after = excluded.after, gaps = NULL
-  WHERE h.gaps IS NOT NULL
+  WHERE h.gaps IS NOT NULL OR h.due = 'infinity' AND h.after < excluded.after
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
 
@@ -209,7 +210,7 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 		return context.Cause(ctx)
 	}
 	if why := hopeless(err); why != nil {
-		return h.park(ctx, one, why)
+		return h.park(ctx, one, parking{why: why, after: one.after})
 	}
 	if err != nil { // the API's trouble: another look later
 		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, err)
@@ -254,7 +255,7 @@ func (h *hinted) enter(ctx, within context.Context, one hint, d *events.Delivery
 	if _, err := h.Processor.Enter(ctx, []int64{receipts[0][0].ID}); err != nil {
 		return err
 	}
-	return h.looked(ctx, one, receipts[0][0].ID)
+	return h.looked(ctx, one, d, receipts[0][0].ID)
 }
 
 // lookFor makes the look of a hint; who wanted it is kept with it.
@@ -321,8 +322,8 @@ const lookedSQL = `
 SELECT EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND o.status <> 'failed'),
   coalesce((SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4), 0)`
 
-// looked forgets a hint whose look has left no doubt; where it has, another look follows, later each time.
-func (h *hinted) looked(ctx context.Context, one hint, event int64) error {
+// looked forgets a hint whose look has left no doubt; where it has, another look follows, later each time, unless that would not find more.
+func (h *hinted) looked(ctx context.Context, one hint, d *events.Delivery, event int64) error {
 	var applied bool
 	var owed int64
 	if err := h.Pool.QueryRow(ctx, lookedSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event).Scan(&applied, &owed); err != nil {
@@ -331,8 +332,16 @@ func (h *hinted) looked(ctx context.Context, one hint, event int64) error {
 	switch {
 	case !applied:
 		return h.put(ctx, one, afterLook, one.attempts, nil)
-	case owed != 0:
-		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, nil)
+	case owed == 0:
+		return h.drop(ctx, one)
+	case owed == one.after: // the look was made late enough, and all is as it was before
+		why, err := h.unfit(d)
+		if err != nil {
+			return err
+		}
+		if why != nil {
+			return h.park(ctx, one, parking{why: why, after: owed, granted: true})
+		}
 	}
-	return h.drop(ctx, one)
+	return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, nil)
 }

@@ -32,14 +32,38 @@ func moved(err error) bool {
 	return errors.As(err, &dead) && dead.Moved
 }
 
+// unfit is why a look tells too little of its object to end any doubt, nil where it tells enough: a number that grows with each change says nothing of an object that is gone, and an
+// answer may be cut. Another look would be the same.
+func (f *fetcher) unfit(d *events.Delivery) (why, err error) {
+	l, err := provider.DecodeLook(d.Body)
+	if err != nil {
+		return nil, err
+	}
+	obs, err := f.source.Reader.Snapshot(f.source.Config, &l.Snapshot)
+	if err != nil || obs.Partial == "" {
+		return nil, err
+	}
+	return fmt.Errorf("the API does not answer the object's whole state: %s; no look is tried until the object is in doubt anew, a processor starts, or somebody asks for one",
+		obs.Partial), nil
+}
+
+// parking is why a hint is parked, and what its object owes so far: more than that wakes it. Granted: who wanted a look has had it.
+type parking struct {
+	why     error
+	after   int64
+	granted bool
+}
+
+// parkSQL parks a hint, unless another reason to look has come meanwhile, which $8 would tell: for that it stays due.
 const parkSQL = `
-UPDATE hints SET due = 'infinity', taken_by = '', taken_until = '-infinity', attempts = attempts + 1, error = $6
+UPDATE hints SET due = CASE WHEN made_at = $8 THEN 'infinity' ELSE due END, taken_by = '', taken_until = '-infinity', attempts = attempts + 1, error = $6, after = $7,
+  wanted_by = CASE WHEN made_at = $8 AND $9 THEN '' ELSE wanted_by END, reason = CASE WHEN made_at = $8 AND $9 THEN 'in doubt' ELSE reason END
 WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5`
 
-// park lays a hint back for as long as the source is read as it is now: the API has no call that would settle it, or answers another object.
-func (h *hinted) park(ctx context.Context, one hint, why error) error {
-	h.looks.Logger.Warn("look not possible", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "error", why)
-	if _, err := h.Pool.Exec(ctx, parkSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, events.Text(why.Error())); err != nil {
+// park lays a hint back for as long as the source is read as it is now: the API has no call that would settle it, or answers another object, or too little of it.
+func (h *hinted) park(ctx context.Context, one hint, p parking) error {
+	h.looks.Logger.Warn("look not possible", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "error", p.why)
+	if _, err := h.Pool.Exec(ctx, parkSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, events.Text(p.why.Error()), p.after, one.madeAt, p.granted); err != nil {
 		return fmt.Errorf("park hint: %w", err)
 	}
 	return nil
