@@ -1050,6 +1050,8 @@ COMMENT ON COLUMN postern.sweeps.began IS 'the list tells at least of what happe
 
 COMMENT ON COLUMN postern.sweeps.asked IS 'the run would make so many tombstones that it had to be approved';
 
+COMMENT ON COLUMN postern.sweeps.scope IS 'digest of the list when the sweep began';
+
 CREATE TABLE postern.tombstones (
     source integer NOT NULL,
     account text NOT NULL,
@@ -1061,7 +1063,6 @@ CREATE TABLE postern.tombstones (
 ALTER TABLE postern.tombstones OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.tombstones IS 'objects that were alive here and that a look of their hint has found to be missing, of the last hour';
-COMMENT ON COLUMN postern.sweeps.scope IS 'digest of the list when the sweep began';
 
 CREATE TABLE postern.watermarks (
     source integer NOT NULL,

@@ -233,7 +233,7 @@ const rereadSQL = `
 WITH hand AS (
   SELECT h ->> 'id' AS id, h ->> 'kind' AS kind FROM sweeps s, jsonb_array_elements(s.hand) AS h WHERE s.run = $1 AND s.object_type = $2 AND (h ->> 'counted')::bool
 ), unmet AS (
-  DELETE FROM listed l USING hand h WHERE l.run = $1 AND l.object = hashtextextended(h.id, 0)
+  DELETE FROM listed l USING hand h WHERE l.run = $1 AND l.object_type = $2 AND l.object = hashtextextended(h.id, 0)
 ), n AS (
   SELECT count(*) AS met, count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind') AS behind, count(*) FILTER (WHERE kind = 'different') AS different FROM hand
 )
