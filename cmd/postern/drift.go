@@ -16,6 +16,52 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
+func newDriftCommand(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "drift", Short: "How far the log is proven to be what the provider has", RunE: group, Args: cobra.ArbitraryArgs}
+	show := lister[reconcile.Proven]{
+		what:    "watermarks",
+		example: "  postern drift show --source stripe",
+		params:  admin.WatermarkParams,
+		query:   admin.Watermarks,
+		columns: []column[reconcile.Proven]{
+			{"SOURCE", func(p reconcile.Proven) string { return p.Source }},
+			{"ACCOUNT", func(p reconcile.Proven) string { return p.Account }},
+			{"WHAT", func(p reconcile.Proven) string { return p.What }},
+			{"PROVEN FROM", func(p reconcile.Proven) string { return p.Since.String() }},
+			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
+			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
+			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
+		},
+		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
+	}.command(c)
+	show.Use, show.Short = "show", "Show from when until when, on the provider's clock, what is proven complete, by source and account; or what a run over objects has found"
+	show.Example += "\n  postern drift show --run 7"
+	var run int64
+	show.Flags().Int64Var(&run, "run", 0, "what this run over objects has found, as postern drift report RUN tells it")
+	proven := show.RunE
+	show.RunE = func(cmd *cobra.Command, args []string) error {
+		if !cmd.Flags().Changed("run") {
+			return proven(cmd, args)
+		}
+		return showRun(cmd, c, run)
+	}
+	cmd.AddCommand(show, newDriftReportCommand(c))
+	return cmd
+}
+
+func showRun(cmd *cobra.Command, c *cli, run int64) error {
+	if cmd.Flags().Changed("source") {
+		return usagef("--run names a run, which has a source: leave --source out")
+	}
+	limit, err := cmd.Flags().GetInt("limit")
+	if err != nil {
+		return err
+	}
+	return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+		return runDriftReport(cmd.Context(), cmd.OutOrStdout(), c, pool, run, url.Values{}, limit)
+	})
+}
+
 func newDriftReportCommand(c *cli) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,12 +22,12 @@ import (
 
 // reconcileFlags are the parameters but the source, which is the argument, and what is a flag of its own.
 var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool {
-	return slices.Contains([]string{"source", "dry_run", "objects", "full"}, p.Name)
+	return slices.Contains([]string{"source", "all_accounts", "dry_run", "objects", "full"}, p.Name)
 })
 
 func newReconcileCommand(c *cli) *cobra.Command {
 	var noWait bool
-	var dry, objects, full bool
+	var dry, every, objects, full bool
 	cmd := &cobra.Command{
 		Use:   "reconcile SOURCE",
 		Short: "Hold the log against the provider's API, and append what it lacks",
@@ -43,15 +43,20 @@ A running processor carries it out, within the budget of calls that all processe
 begins a little before what is proven (postern drift show), or as far back as the provider knows. The run is done when everything that it appended has
 its outcome. Ctrl-C here only ends the watching; postern runs pause, resume and cancel steer the run. The exit status is 1 where the run failed.
 
+It is of one account of the source: the one that the key is of, or --account. With --all-accounts a processor enters a run for each that is known, but for those whose run of before is
+still open; the command watches them one after the other, and the exit status is 1 where any failed.
+
 With --dry-run it only counts: nothing is appended, and nothing is proven.`,
 		Example: `  postern reconcile stripe
   postern reconcile stripe --since 6h --dry-run
   postern reconcile stripe --objects --dry-run
   postern reconcile stripe --type customer --full
+  postern reconcile stripe --all-accounts --since 6h
   postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance doubts it'`,
 		Args: wantArgs("SOURCE"),
 	}
 	filterFlags(cmd, reconcileFlags)
+	cmd.Flags().BoolVar(&every, "all-accounts", false, "a run for each account that the configuration or the mirror knows (Stripe Connect)")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only count; append nothing")
 	cmd.Flags().BoolVar(&objects, "objects", false, "compare all objects that the API lists with the mirror")
 	cmd.Flags().BoolVar(&full, "full", false, "list all objects, also where the API could tell of those that changed")
@@ -59,7 +64,7 @@ With --dry-run it only counts: nothing is appended, and nothing is proven.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		values := filterValues(cmd, reconcileFlags)
 		values.Set("source", args[0])
-		for name, set := range map[string]bool{"dry_run": dry, "objects": objects, "full": full} {
+		for name, set := range map[string]bool{"all_accounts": every, "dry_run": dry, "objects": objects, "full": full} {
 			if set {
 				values.Set(name, "true")
 			}
@@ -73,10 +78,39 @@ With --dry-run it only counts: nothing is appended, and nothing is proven.`,
 
 func runReconcile(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values, noWait bool) error {
 	asked, err := admin.Reconcile(cmd.Context(), pool, values, operator())
-	if err := wait(cmd, c, pool, asked, err, noWait); err != nil || noWait || c.output == "json" {
+	if err := wait(cmd, c, pool, asked, err, noWait); err != nil || noWait {
 		return err
 	}
+	entered, err := reconcile.Entered(cmd.Context(), pool, asked.Run.Run)
+	switch {
+	case err != nil:
+		return err
+	case len(entered) > 0:
+		return watchEntered(cmd, c, pool, entered)
+	case c.output == "json":
+		return nil
+	}
 	return tellReconciled(cmd.Context(), cmd.OutOrStdout(), pool, asked.Run.Run)
+}
+
+// watchEntered watches the runs of all accounts, also where one fails.
+func watchEntered(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, entered []int64) error {
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	var bad []error
+	for _, run := range entered {
+		if c.output != "json" {
+			fmt.Fprintln(out)
+		}
+		err := watchRun(ctx, out, c, pool, run)
+		if err == nil && c.output != "json" {
+			err = tellReconciled(ctx, out, pool, run)
+		}
+		bad = append(bad, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(bad...)
 }
 
 // tellReconciled says in words what a reconciliation that is done has come to.
@@ -88,6 +122,9 @@ func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run 
 	var o reconcile.Order
 	if err := json.Unmarshal(r.Asked, &o); err != nil {
 		return fmt.Errorf("read what run %d was asked for: %w", run, err)
+	}
+	if _, each := r.Counts[reconcile.Accounts]; each {
+		return nil // it has entered none, since all are still open: its counts say so
 	}
 	if o.What == reconcile.Objects {
 		return printReport(ctx, out, pool, run)
@@ -134,6 +171,13 @@ func reconciled(o *reconcile.Order, counts map[string]int64, since, until time.T
 
 // reconcileCounts says what a reconciliation has counted.
 func reconcileCounts(counts map[string]int64) string {
+	if n, each := counts[reconcile.Accounts]; each {
+		said := "runs entered for " + counted(int(n), "account")
+		if busy := counts[reconcile.Busy]; busy > 0 {
+			said += fmt.Sprintf(", and none for %d whose run of before is still open", busy)
+		}
+		return said
+	}
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
 	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Ghosts, reconcile.Mended,
 		reconcile.Left, reconcile.Unlisted, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
@@ -165,27 +209,4 @@ func due(h reconcile.HintView) string {
 		return "parked"
 	}
 	return h.Due.String()
-}
-
-func newDriftCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "drift", Short: "How far the log is proven to be what the provider has", RunE: group, Args: cobra.ArbitraryArgs}
-	show := lister[reconcile.Proven]{
-		what:    "watermarks",
-		example: "  postern drift show --source stripe",
-		params:  admin.WatermarkParams,
-		query:   admin.Watermarks,
-		columns: []column[reconcile.Proven]{
-			{"SOURCE", func(p reconcile.Proven) string { return p.Source }},
-			{"ACCOUNT", func(p reconcile.Proven) string { return p.Account }},
-			{"WHAT", func(p reconcile.Proven) string { return p.What }},
-			{"PROVEN FROM", func(p reconcile.Proven) string { return p.Since.String() }},
-			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
-			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
-			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
-		},
-		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
-	}.command(c)
-	show.Use, show.Short = "show", "Show from when until when, on the provider's clock, the log is proven complete, by source and account"
-	cmd.AddCommand(show, newDriftReportCommand(c))
-	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func TestReconcile(t *testing.T) {
 	b := setup(t)
 	b.run(t, "reconcile").want(t, 2, "", "postern reconcile takes SOURCE, got 0")
 	b.run(t, "reconcile", "nobody").want(t, 2, "", "no source")
-	b.run(t, "reconcile", "stripe", "--type", "thing").want(t, 2, "", "name the object too")
+	b.run(t, "reconcile", "stripe", "--objects", "--type", "thing", "--object", "obj_1").want(t, 2, "", "give the one or the other")
 	b.run(t, "reconcile", "stripe", "--object", "obj_1").want(t, 2, "", "name its type too")
 	b.run(t, "reconcile", "stripe", "--since", "1h", "--until", "2h").want(t, 2, "", "is not before until")
 	b.run(t, "reconcile", "stripe", "--no-wait", "--reason", "an outage", "--once-key", "k").want(t, 0, "an outage", "")
@@ -138,8 +139,41 @@ func TestDriftOnTheCommandLine(t *testing.T) {
 	if r := b.run(t, "drift", "report", "4", "--kind", "behind", "-o", "json"); r.status != 0 || !strings.Contains(r.out, `"behind": 1`) || !strings.Contains(r.out, `"path": "state.a"`) || strings.Contains(r.out, "obj_9") {
 		t.Errorf("%+v", r)
 	}
+	b.run(t, "drift", "show", "--run", "4").want(t, 0, report.out, "")
+	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "no run over objects")
+	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "leave --source out")
 	b.run(t, "drift", "report", "1").want(t, 3, "", "no run over objects")
 	b.run(t, "reconcile", "stripe", "--full").want(t, 2, "", "name a type, or ask for objects")
+}
+
+// All accounts that are known are reconciled, each by a run of its own, which are watched; an account that is still at it is left out.
+func TestAllAccountsOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	all := []string{"reconcile", "stripe", "--all-accounts", "--reason", "an outage"}
+	b.run(t, append(all, "--account", "acct_1")...).want(t, 2, "", "give the one or the other")
+	b.reconciles(t, true)
+	alone := b.run(t, all...)
+	alone.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2.", "")
+	if strings.Contains(alone.out, "runs entered") {
+		t.Errorf("one account needs no second run:\n%s", alone.out)
+	}
+	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_1", "object_id": "obj_5"}')).* FROM objects o WHERE object_id = 'obj_1'`)
+	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_2", "object_id": "obj_6"}')).* FROM objects o WHERE object_id = 'obj_1'`)
+	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at)
+		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_2', 'what', 'events', 'of', 1, 'words', '{}'::jsonb), '', '', 'paused', '', '{}', now(), now() FROM sources WHERE name = 'stripe'`)
+	r := b.run(t, all...)
+	r.want(t, 0, "runs entered for 2 accounts, and none for 1 whose run of before is still open", "")
+	if n := strings.Count(r.out, "The provider told of 2 events"); n != 2 {
+		t.Errorf("told of %d runs:\n%s", n, r.out)
+	}
+	of := b.db.Rows(t, `SELECT (asked ->> 'account') || ' ' || reason FROM runs WHERE asked ->> 'of' = '3' AND status = 'done' ORDER BY run`)
+	if want := []string{" an outage", "acct_1 an outage"}; !slices.Equal(of, want) {
+		t.Errorf("runs of %q, want %q", of, want)
+	}
+	if r := b.run(t, append(all, "-o", "json")...); r.status != 0 || strings.Count(r.out, `"job": "reconcile"`) != 3 {
+		t.Errorf("%+v", r)
+	}
 }
 
 // What is left out or doubted is said.

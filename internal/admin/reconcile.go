@@ -20,6 +20,7 @@ import (
 var ReconcileParams = append([]Param{
 	{"source", "name of the source"},
 	{"account", "tenant inside the source (Stripe account, Shopify shop); left out or empty: the one that the key is of"},
+	{"all_accounts", "true: a run for each account that the configuration or the mirror knows, entered by the processor that takes this one"},
 	{"objects", "true: all objects that the API lists, of the type or of every type; false: the events that the provider says it has sent"},
 	{"type", "type of the object to look at; without an object all objects of the type"},
 	{"object_type", "the same as type, named as in the other lists"},
@@ -47,6 +48,9 @@ func (q *query) reconcile() *reconcile.Order {
 	if dry := q.flag("dry_run"); dry != nil {
 		o.DryRun = *dry
 	}
+	if each := q.flag("all_accounts"); each != nil {
+		o.AllAccounts = *each
+	}
 	all, bounded := q.flag("objects"), !o.Since.IsZero() || !o.Until.IsZero()
 	if full := q.flag("full"); full != nil {
 		o.Full = *full
@@ -60,6 +64,8 @@ func (q *query) reconcile() *reconcile.Order {
 	switch {
 	case q.text("source") == "":
 		q.fail("name the source to reconcile")
+	case o.AllAccounts && (q.values.Has("account") || o.ID != ""):
+		q.fail("all_accounts, and an account or object that is named: give the one or the other")
 	case all != nil && *all != (o.What == reconcile.Objects):
 		q.fail("objects=%t and the object or type that is named: give the one or the other", *all)
 	case o.Full && o.What != reconcile.Objects:

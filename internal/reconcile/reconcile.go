@@ -39,6 +39,10 @@ type Order struct {
 	// Source is the number of the source, and Account the tenant inside it, "" for the one that the key is of.
 	Source  int32  `json:"source"`
 	Account string `json:"account"`
+	// AllAccounts: a run for each account that is known is entered in the place of this one.
+	AllAccounts bool `json:"all_accounts,omitzero"`
+	// Of is the run that entered this one for an account; 0 for none.
+	Of int64 `json:"of,omitzero"`
 	// What is Events, Object or Objects; Type and ID are the object's. Of Objects an empty Type is every type that the API lists.
 	What string `json:"what"`
 	Type string `json:"type,omitzero"`
@@ -188,8 +192,13 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 	if w.source == nil {
 		return "", runs.Refuse(errors.New("the source has no section api in the configuration of the processor that took the run: add it there, and ask again"))
 	}
-	if in, ok := w.source.Reader.(provider.Sited); ok && w.order.Account == "" {
-		w.order.Account = in.Home(w.source.Config)
+	if w.order.Account == "" {
+		w.order.Account = w.home()
+	}
+	if w.order.AllAccounts && h.Cursor == 0 {
+		if entered, err := w.each(ctx); err != nil || entered {
+			return runs.Done, err
+		}
 	}
 	switch w.order.What {
 	case Events:
@@ -200,6 +209,17 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 		return w.objects(ctx)
 	}
 	return "", runs.Refuse(fmt.Errorf("%q is nothing that can be reconciled", w.order.What))
+}
+
+// home is the account that an order means which names none: the one that the key is of, as the mirror names it. What a source's own account has sent names no account.
+func (w *work) home() string {
+	if in, ok := w.source.Reader.(provider.Sited); ok {
+		return in.Home(w.source.Config)
+	}
+	if w.order.What == Events {
+		return ""
+	}
+	return w.source.Config.Account
 }
 
 // panicked is an answer that the provider's code could not bear.

@@ -6,8 +6,9 @@ func Statements() []string {
 		takeSQL, openSQL, giveSQL, watermarkSQL, provenSQL, forgottenSQL, mineSQL, knownSQL, gatherSQL, takeHintsSQL, dropSQL, putSQL, lookedSQL,
 		hintsSQL, watermarksSQL, mirroredSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL, parkSQL, parkedSQL, wakeSQL, forgetParkedSQL,
 		hintNumbersSQL, provenNumbersSQL, compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL,
-		renewSweepSQL, doneSweepSQL, unlistSQL, knownChangesSQL, provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL,
-		keepGhostsSQL, countGhostsSQL, livingSQL, askedSQL, dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL,
-		differencesSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL, driftNumbersSQL, rereadSQL,
+		renewSweepSQL, doneSweepSQL, unlistSQL, provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL,
+		countGhostsSQL, livingSQL, askedSQL, dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
+		knownChangesSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
+		openAccountsSQL, enteredSQL,
 	}
 }

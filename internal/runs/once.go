@@ -66,6 +66,11 @@ func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error
 	return run, err
 }
 
+// AskIn is Ask in a transaction, for an order without a key.
+func AskIn(ctx context.Context, tx pgx.Tx, o Order) (run int64, err error) {
+	return (&entry{Order: o}).enter(ctx, tx)
+}
+
 // AskOnce is Ask, and says whether the run is new: where the order's key was used before, it is the run of the first that asked, however it
 // stands. Errors: events.ErrInvalid for a key that was used for something else, or is none.
 func AskOnce(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, fresh bool, err error) {

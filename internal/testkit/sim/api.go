@@ -95,8 +95,8 @@ func (Provider) Answer(status int, header http.Header, body []byte) provider.Ver
 }
 
 // ListEvents asks for /events, in microseconds.
-func (Provider) ListEvents(_ *provider.API, _ string, since, until time.Time, cursor string) provider.Call {
-	return provider.Call{Path: "/events", Query: url.Values{"since": {fmt.Sprint(since.UnixMicro())}, "until": {fmt.Sprint(until.UnixMicro())}, "cursor": {cursor}}}
+func (Provider) ListEvents(_ *provider.API, account string, since, until time.Time, cursor string) provider.Call {
+	return provider.Call{Account: account, Path: "/events", Query: url.Values{"since": {fmt.Sprint(since.UnixMicro())}, "until": {fmt.Sprint(until.UnixMicro())}, "cursor": {cursor}}}
 }
 
 // page is a page of events as the simulated API answers it.
