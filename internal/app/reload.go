@@ -131,7 +131,7 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
 	}
 	told := append([]any{"sources", len(cfg.Sources)}, differences(r.current, cfg)...)
-	if n := len(cfg.Schedules); n > 0 {
+	if n := len(cfg.Planned()); n > 0 {
 		told = append(told, "schedules", n)
 	}
 	r.Logger.Info("configuration reloaded", told...)

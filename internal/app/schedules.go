@@ -24,11 +24,10 @@ import (
 // CheckSchedules finds schedules of jobs that there are not, or that cannot read their parameters. Each problem names its line.
 func CheckSchedules(cfg *config.Config) error {
 	var bad []error
-	for _, name := range slices.Sorted(maps.Keys(cfg.Schedules)) {
-		s, path := cfg.Schedules[name], "schedules."+name
+	for _, s := range cfg.Planned() {
 		plan, ok := admin.Jobs[s.Job]
 		if !ok {
-			bad = append(bad, &config.Problem{Path: path + ".job", Msg: fmt.Sprintf("job %q cannot be asked for by a schedule: write one of %s", s.Job,
+			bad = append(bad, &config.Problem{Path: s.Path + ".job", Msg: fmt.Sprintf("job %q cannot be asked for by a schedule: write one of %s", s.Job,
 				strings.Join(slices.Sorted(maps.Keys(admin.Jobs)), ", "))})
 			continue
 		}
@@ -37,10 +36,10 @@ func CheckSchedules(cfg *config.Config) error {
 			values.Set(parameter, value)
 		}
 		if _, err := plan(context.Background(), nil, values); err != nil {
-			bad = append(bad, &config.Problem{Path: path + ".parameters", Msg: err.Error()})
+			bad = append(bad, &config.Problem{Path: s.Path + ".parameters", Msg: err.Error()})
 		}
 		if source := s.Parameters["source"]; source != "" && cfg.Sources[source] == nil {
-			bad = append(bad, &config.Problem{Path: path + ".parameters.source", Msg: fmt.Sprintf("source %q is not configured", source)})
+			bad = append(bad, &config.Problem{Path: s.Path + ".parameters.source", Msg: fmt.Sprintf("source %q is not configured", source)})
 		}
 	}
 	return cfg.Locate(errors.Join(bad...))
@@ -48,8 +47,8 @@ func CheckSchedules(cfg *config.Config) error {
 
 // schedules are a configuration's, as they are planned.
 func schedules(cfg *config.Config) (all []runs.Schedule) {
-	for name, s := range cfg.Schedules {
-		all = append(all, runs.Schedule{Name: name, Job: s.Job, Cron: s.Cron, TimeZone: s.TimeZone, Overlap: s.Overlap, Missed: s.Missed,
+	for _, s := range cfg.Planned() {
+		all = append(all, runs.Schedule{Name: s.Name, Job: s.Job, Cron: s.Cron, TimeZone: s.TimeZone, Overlap: s.Overlap, Missed: s.Missed,
 			Parameters: maps.Clone(s.Parameters)})
 	}
 	return all

@@ -258,6 +258,8 @@ type Source struct {
 	RedactOnRequest bool `yaml:"redact_on_request" default:"false"`
 	// API is how the provider's API is read, to find what its webhooks do not tell. Leave it out to read nothing.
 	API API `yaml:"api,omitempty"`
+	// Reconcile says when the source is held against its provider's API, by the clock. Leave it out to do so only when somebody asks.
+	Reconcile Reconcile `yaml:"reconcile,omitempty"`
 	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
 	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }

@@ -24,7 +24,7 @@ func (c *Config) Complete() {
 			s = &Schedule{}
 			c.Schedules[name] = s
 		}
-		fillDefaults(reflect.ValueOf(s).Elem())
+		completeSchedule(s)
 	}
 	for name, src := range c.Sources {
 		if src == nil {
@@ -37,6 +37,8 @@ func (c *Config) Complete() {
 		}
 	}
 }
+
+func completeSchedule(s *Schedule) { fillDefaults(reflect.ValueOf(s).Elem()) }
 
 // fillDefaults walks a struct and sets zero fields from their `default` tag. A tag that cannot be read is a mistake in
 // this package, which the first test or start shows.

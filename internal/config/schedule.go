@@ -2,8 +2,6 @@ package config
 
 import (
 	"errors"
-
-	"github.com/postern-gateway/postern/internal/timetable"
 )
 
 // Schedule is a job that is asked for by a clock.
@@ -30,13 +28,12 @@ type Schedule struct {
 // checkSchedules finds expressions and zones that cannot be used. What the job makes of its parameters is the job's matter.
 func checkSchedules(c *Config) error {
 	var bad []error
-	for _, name := range sortedKeys(c.Schedules) {
-		s, path := c.Schedules[name], "schedules."+name
-		if _, err := timetable.Zone(s.TimeZone); err != nil {
-			bad = append(bad, &Problem{Path: path + ".time_zone", Msg: err.Error()})
-		} else if _, err := timetable.Parse(s.Cron, s.TimeZone); err != nil && s.Cron != "" {
-			bad = append(bad, &Problem{Path: path + ".cron", Msg: err.Error()})
+	for _, s := range c.Planned() {
+		cron, zone := s.Path+".cron", s.Path+".time_zone"
+		if c.Schedules[s.Name] == nil { // of a source, whose schedules have one zone
+			cron, zone = s.Path, "sources."+s.Parameters["source"]+".reconcile.time_zone"
 		}
+		bad = append(bad, checkPlanned(&s, cron, zone))
 	}
 	return errors.Join(bad...)
 }

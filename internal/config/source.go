@@ -97,6 +97,11 @@ func checkSources(c *Config) error {
 			bad = append(bad, &Problem{Path: "sources." + name, Msg: err.Error()})
 		}
 	}
+	if errors.Join(bad...) == nil {
+		for _, e := range c.Endpoints() {
+			bad = append(bad, c.Sources[e.Source.Name].checkReconcile(e.Source.Name, &e))
+		}
+	}
 	return errors.Join(bad...)
 }
 

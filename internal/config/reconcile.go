@@ -1,0 +1,99 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/timetable"
+)
+
+// Reconcile says when a source is held against its provider's API. Each expression is five fields as in schedules, and a schedule of its own, e.g.
+// stripe.events, which reconciles all accounts of the source that are known.
+type Reconcile struct {
+	// Events is when the log is held against what the provider says it has sent, e.g. "*/15 * * * *", where the API lists that (Stripe; GitHub with
+	// api.hooks). What is missing is appended.
+	Events string `yaml:"events,omitempty"`
+	// Objects is when the mirror is held against what the API lists, e.g. "0 3 * * *"; where the API tells what changed, against that alone, which shows
+	// no deletion. What differs is mended.
+	Objects string `yaml:"objects,omitempty"`
+	// Full is when it is held against all that the API lists, e.g. "0 4 * * 0". Where the API cannot tell what changed, objects is as much.
+	Full string `yaml:"full,omitempty"`
+	// TimeZone is the zone of these, by its name in the IANA database, e.g. Europe/Berlin.
+	TimeZone string `yaml:"time_zone,omitempty" shown:"UTC"`
+}
+
+// Planned is a schedule: one of the section schedules, or one that a source's section reconcile stands for. Path is where it is set.
+type Planned struct {
+	Name, Path string
+	*Schedule
+}
+
+// Planned are all schedules: those of the section schedules, by name, and then those of the sources. The names of the latter have a dot, which no name that is given has.
+func (c *Config) Planned() (all []Planned) {
+	for _, name := range sortedKeys(c.Schedules) {
+		all = append(all, Planned{Name: name, Path: "schedules." + name, Schedule: c.Schedules[name]})
+	}
+	for _, name := range sortedKeys(c.Sources) {
+		all = append(all, c.Sources[name].Reconcile.planned(name)...)
+	}
+	return all
+}
+
+// planned are a source's schedules.
+func (r *Reconcile) planned(source string) (all []Planned) {
+	for _, one := range []struct {
+		what, cron string
+		parameters map[string]string
+	}{
+		{"events", r.Events, map[string]string{"objects": "false"}},
+		{"objects", r.Objects, map[string]string{"objects": "true"}},
+		{"full", r.Full, map[string]string{"objects": "true", "full": "true"}},
+	} {
+		if one.cron == "" {
+			continue
+		}
+		s := &Schedule{Job: "reconcile", Cron: one.cron, TimeZone: r.TimeZone, Parameters: one.parameters}
+		s.Parameters["source"], s.Parameters["all_accounts"] = source, "true"
+		completeSchedule(s)
+		all = append(all, Planned{Name: source + "." + one.what, Path: "sources." + source + ".reconcile." + one.what, Schedule: s})
+	}
+	return all
+}
+
+// checkReconcile wants of a source with a section reconcile an API that tells what is to be reconciled. Its expressions are checked with the schedules.
+func (s *Source) checkReconcile(name string, e *Endpoint) error {
+	if isZero(s.Reconcile) {
+		return nil
+	}
+	path := "sources." + name + ".reconcile"
+	if e.API == nil {
+		return &Problem{Path: path, Msg: "needs a section api beside it, with the key that the provider's API is read with"}
+	}
+	var bad []error
+	want := func(what, cron string, ok bool, msg string) {
+		if cron != "" && !ok {
+			bad = append(bad, &Problem{Path: path + "." + what, Msg: msg})
+		}
+	}
+	_, events := e.Reader.(provider.EventLister)
+	_, sent := e.Reader.(provider.DeliveryLister)
+	want("events", s.Reconcile.Events, events || sent && len(e.API.Hooks) > 0, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries, of the webhooks under api.hooks): reconcile objects instead", e.Provider.Name()))
+	lister, ok := e.Reader.(provider.ObjectLister)
+	ok = ok && len(lister.Lists(e.Source, e.API, e.Source.Account)) > 0
+	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.Full} {
+		want(what, cron, ok, fmt.Sprintf("the API of %s lists no objects as it is configured here (GitHub's of api.repositories, a described one where a type has a list)", e.Provider.Name()))
+	}
+	return errors.Join(bad...)
+}
+
+// checkPlanned finds expressions and zones that cannot be used.
+func checkPlanned(s *Planned, cron, zone string) error {
+	if _, err := timetable.Zone(s.TimeZone); err != nil {
+		return &Problem{Path: zone, Msg: err.Error()}
+	}
+	if _, err := timetable.Parse(s.Cron, s.TimeZone); err != nil && s.Cron != "" {
+		return &Problem{Path: cron, Msg: err.Error()}
+	}
+	return nil
+}
