@@ -81,6 +81,8 @@ type fetcher struct {
 	source *Source
 	// proof is kept with what was fetched, in the place of what proves a delivery.
 	proof []byte
+	// wished: somebody wanted its looks, as the proof says.
+	wished bool
 	// settles is why its looks win over all that was there before; nil: they do not.
 	settles *provider.Settlement
 }
@@ -238,6 +240,9 @@ func (f *fetcher) event(k versioning.Key, l *provider.Look) (*events.Delivery, e
 		return nil, fmt.Errorf("source %s, %s %s: %w", f.source.Name, k.Type, k.ID, err)
 	}
 	key := lookKey(k, in)
+	if f.wished {
+		key = wishKey(key, f.proof)
+	}
 	if l.Settles != nil {
 		if in.Partial != "" {
 			return nil, runs.Refuse(fmt.Errorf("source %s, %s %s: what the API answers can settle nothing: %s", f.source.Name, k.Type, k.ID, in.Partial))

@@ -130,7 +130,7 @@ WITH page AS MATERIALIZED (
   INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
   SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM fresh p, (SELECT clock_now() AS at) n
   ORDER BY p.account, p.object_type, p.object_id
-  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = excluded.reason, due = excluded.due, after = excluded.after, gaps = NULL
+  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = CASE WHEN h.wanted_by = '' THEN excluded.reason ELSE h.reason END, due = excluded.due, after = excluded.after, gaps = NULL
   WHERE h.gaps IS NOT NULL OR h.due = 'infinity' AND h.after < excluded.after
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
@@ -221,6 +221,8 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 			return err
 		}
 		if nobodys {
+			h.looks.Logger.Info("look of an object that nobody has ever had; nothing is appended", "source", h.source.Name, "account", one.key.Account, "type", one.key.Type, "object", one.key.ID,
+				"who", one.wantedBy, "reason", one.reason)
 			return h.drop(ctx, one)
 		}
 	}
@@ -262,11 +264,11 @@ func (h *hinted) enter(ctx, within context.Context, one hint, d *events.Delivery
 func (h *hinted) lookFor(ctx context.Context, one hint) (*events.Delivery, error) {
 	f := h.fetcher
 	if one.wantedBy != "" {
-		proof, err := wished(one.wantedBy, one.reason)
+		proof, err := wished(one)
 		if err != nil {
 			return nil, err
 		}
-		f.proof = proof
+		f.proof, f.wished = proof, true
 	}
 	return f.look(ctx, one.key)
 }

@@ -18,7 +18,10 @@ func (w *work) settlement(ctx context.Context) *provider.Settlement {
 }
 
 // settleKey is the key of a look that settles its object. It is another event than the look that saw the same and settled nothing, but in one run the same.
-func settleKey(look string, proof []byte) string {
+func settleKey(look string, proof []byte) string { return worded("settle:", look, proof) }
+
+// worded is the key of a look that came of a person's word, which the proof has.
+func worded(prefix, look string, proof []byte) string {
 	digest := sha256.Sum256(append([]byte(look), proof...))
-	return "settle:" + hex.EncodeToString(digest[:16])
+	return prefix + hex.EncodeToString(digest[:16])
 }

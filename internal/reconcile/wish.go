@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -56,11 +57,15 @@ func one(ctx context.Context, pool *pgxpool.Pool, k versioning.Key, verb, sql st
 	return &h, nil
 }
 
-// wished is what is kept with a look that somebody wanted, in the place of what proves a delivery.
-func wished(who, reason string) ([]byte, error) {
+// wished is what is kept with a look that somebody wanted, in the place of what proves a delivery. The time makes each wish another.
+func wished(one hint) ([]byte, error) {
 	return json.Marshal(struct {
-		Scheme   string `json:"scheme"`
-		WantedBy string `json:"wanted_by"`
-		Reason   string `json:"reason"`
-	}{"api", who, reason})
+		Scheme   string    `json:"scheme"`
+		WantedBy string    `json:"wanted_by"`
+		Reason   string    `json:"reason"`
+		WantedAt time.Time `json:"wanted_at"`
+	}{"api", one.wantedBy, one.reason, one.madeAt.UTC()})
 }
+
+// wishKey is the key of a look that somebody wanted: it is an event of its own, so that the log says who did and why, also where another look has seen the same.
+func wishKey(look string, proof []byte) string { return worded("wish:", look, proof) }

@@ -2,6 +2,9 @@ package reconcile_test
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +50,63 @@ func TestWishesAreGranted(t *testing.T) {
 	}
 	if got := strings.Join(whose, ", "); got != "ada@office: a doubt, ada@office: a new doubt" || b.api.made("/things/") != 2 {
 		t.Errorf("%d calls, looks of %q", b.api.made("/things/"), got)
+	}
+}
+
+// Each wish that is granted is an event of its own with who and why, also where a look has seen the same before, and where its object has come into doubt meanwhile. Where nobody has the object,
+// nothing is appended, and the process's log says whose wish it was.
+func TestEachWishIsKept(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 90, eventTime)
+	b.deliver(t, b.api.h.Events)
+	var log lockedBuffer
+	operator, run := b.DB.Role(t, "operator"), b.runner()
+	pass := (&reconcile.Looks{Runner: run, ID: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}).Passes(run.Sources.All()[b.Source])
+	wish := func(id, who, why string) {
+		t.Helper()
+		if _, err := reconcile.Wish(t.Context(), operator, versioning.Key{Source: b.Source, Type: "thing", ID: id}, who, why); err != nil {
+			t.Fatal(err)
+		}
+	}
+	passes := func() {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			b.DB.Exec(t, `UPDATE hints SET due = now()`)
+			if _, err := pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.DB.Rows(t, `SELECT count(*)::text FROM hints`); n[0] != "0" {
+				return fmt.Errorf("%s hints are left", n[0])
+			}
+			return nil
+		})
+	}
+	passes()
+	var want []string
+	for _, who := range []string{"ada", "bob", "bob"} { // the provider's clock stands still: they all see the same
+		wish("obj_1", who, "a doubt of "+who+"'s")
+		passes()
+		want = append(want, who+": a doubt of "+who+"'s")
+	}
+	wish("obj_2", "eve", "a doubt of eve's")
+	b.DB.Exec(t, `UPDATE hints SET gaps = '[]'`)
+	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_2'`)
+	passes()
+	want = append(want, "eve: a doubt of eve's")
+	const whoseSQL = `SELECT verification->>'wanted_by' || ': ' || (verification->>'reason') FROM events WHERE event_type = 'postern.look' AND verification ? 'wanted_by' ORDER BY id`
+	if got := b.DB.Rows(t, whoseSQL); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/things/obj_x" {
+			return nil, nil
+		}
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, nil
+	})
+	wish("obj_x", "ivy", "a name on a note")
+	passes()
+	if got := b.DB.Rows(t, whoseSQL); len(got) != len(want) || log.count(`who=ivy reason="a name on a note"`) != 1 {
+		t.Errorf("%q, and the log says %s", got, log.String())
 	}
 }
 
