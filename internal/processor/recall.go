@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -31,13 +32,17 @@ func settlingFirst(items []*item) []*item {
 // clocksApart is how far the clock that stamps receipts may be ahead of the one that ids are made by.
 const clocksApart = time.Hour
 
-// recallSQL finds what the rows of some objects have met in a run; each object has a first and a last id.
-// Each is looked for by itself: a plan that was made while the tables were empty would merge with all of the index.
+// recallSQL finds what the rows of some objects have met: in a run, or in the mirror, which all runs enter but rebuilds that were not swapped. Each object has a
+// first and a last id. What is dead may have met its row too, if the rule said so, or owe a look. Each object is looked for by itself: a plan that was made while
+// the tables were empty would merge with all of the index.
 const recallSQL = `
-SELECT DISTINCT o.event_id FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d(object, first, last)
-CROSS JOIN LATERAL (SELECT o.event_id FROM outcomes o WHERE o.object = d.object AND o.object <> 0 AND o.event_id BETWEEN d.first AND d.last AND o.run = $4 OFFSET 0) o`
+SELECT o.event_id, bool_or(o.status <> 'dead' OR o.version IS NOT NULL) FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d(object, first, last)
+CROSS JOIN LATERAL (SELECT o.event_id, o.status, o.version FROM outcomes o
+  WHERE o.object = d.object AND o.object <> 0 AND o.event_id BETWEEN d.first AND d.last AND o.status NOT IN ('failed', 'ignored')
+    AND (o.run = $4 OR $4 = 0 AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild' AND r.status <> 'done')) OFFSET 0) o
+GROUP BY o.event_id`
 
-// recall reads what rows have met in a run since looks began that settle them now: items that are folded again and get no outcome. ordered: events come in
+// recall reads what rows have met since looks began that settle them now: items that are folded again and get no outcome. ordered: events come in
 // the order of their ids, and none behind the look was met. The caller holds the objects' locks. Of what cannot be read now
 // nobody knows whether it counts: *UnfoldedError.
 func (p *Processor) recall(ctx context.Context, tx pgx.Tx, run int64, ordered bool, items []*item, objs map[versioning.Key]*versioning.Object) ([]*item, error) {
@@ -60,15 +65,12 @@ func (p *Processor) recall(ctx context.Context, tx pgx.Tx, run int64, ordered bo
 	if len(objects) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, recallSQL, objects, firsts, lasts, run)
+	into, err := metBy(ctx, tx, objects, firsts, lasts, run)
 	if err != nil {
 		return nil, fmt.Errorf("look for what %d objects have met: %w", len(objects), err)
 	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("look for what %d objects have met: %w", len(objects), err)
-	}
-	recs, err := events.Read(ctx, tx, slices.DeleteFunc(ids, func(id int64) bool { return here[id] }), events.AnyBody)
+	ids := slices.DeleteFunc(slices.Collect(maps.Keys(into)), func(id int64) bool { return here[id] })
+	recs, err := events.Read(ctx, tx, ids, events.AnyBody)
 	if err != nil {
 		return nil, err
 	}
@@ -76,14 +78,27 @@ func (p *Processor) recall(ctx context.Context, tx pgx.Tx, run int64, ordered bo
 	for i := range recs {
 		ev := p.sourceEvent(&recs[i])
 		it := p.read(p.Logger, &ev)
-		if it.outcome != nil && it.outcome.status == versioning.Failed {
+		if into[ev.ID] && it.outcome != nil && it.outcome.status == versioning.Failed {
 			return nil, fmt.Errorf("read again what the object has met since the look began: %w", refuse(it))
 		}
-		if it.open() && objs[it.key] != nil {
+		if it.open() && objs[it.key] != nil && (into[ev.ID] || it.owesLook) { // what is dead and could be read today did not enter
 			met = append(met, it)
 		}
 	}
 	return met, nil
+}
+
+// metBy are the events that recallSQL finds, each with whether its own state entered a row.
+func metBy(ctx context.Context, tx pgx.Tx, objects, firsts, lasts []int64, run int64) (map[int64]bool, error) {
+	rows, err := tx.Query(ctx, recallSQL, objects, firsts, lasts, run)
+	if err != nil {
+		return nil, err
+	}
+	var id int64
+	var entered bool
+	into := map[int64]bool{}
+	_, err = pgx.ForEachRow(rows, []any{&id, &entered}, func() error { into[id] = entered; return nil })
+	return into, err
 }
 
 // firstID is at or below the id of every event that was received from a time on, in microseconds.

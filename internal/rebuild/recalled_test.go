@@ -185,3 +185,24 @@ func TestBasesKeepWhatALaterLookMustNotForget(t *testing.T) {
 	w.folded(t, later)
 	w.same(t, "bases")
 }
+
+// What was dead live and entered by a replay is met as well; what never entered waits for one.
+func TestReplayedEventsOfSinceCount(t *testing.T) {
+	t.Parallel()
+	w := setupWrong(t)
+	never := w.tell(t, "never", 5, `"object": {"n": "never"}`)
+	reads := &unable{err: &provider.Dead{Reason: "not understood yet"}} // all of them
+	p := w.processor(t, reads)
+	reads.on.Store(true)
+	applied.Apply(t, p, events.LiveRun, w.ids)
+	// As a dead event is noted whose object could be told.
+	w.exec(t, `UPDATE outcomes SET object = $2, object_type = 'thing', object_id = 'obj' WHERE event_id = $1`, never, versioning.Key{Source: w.source, Type: "thing", ID: "obj"}.Hash())
+	reads.on.Store(false)
+	applied.Apply(t, p, 77, []int64{w.before, w.since})
+	applied.Apply(t, p, 77, []int64{w.look})
+	w.is(t, "objects", "since settled")
+	w.folded(t, w.before, w.since, w.look, never)
+	w.same(t, "bases")
+	w.exec(t, `TRUNCATE bases`)
+	w.madeAnew(t, w.before, w.since, w.look)
+}
