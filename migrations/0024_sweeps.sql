@@ -16,7 +16,7 @@ CREATE TABLE sweeps (
   made_at     timestamptz NOT NULL,
   updated_at  timestamptz NOT NULL,
   restarts    int         NOT NULL DEFAULT 0,
-  asked       boolean     NOT NULL DEFAULT false,
+  asked       bigint      NOT NULL DEFAULT 0,
   checked     bigint      NOT NULL DEFAULT 0,
   missing     bigint      NOT NULL DEFAULT 0,
   behind      bigint      NOT NULL DEFAULT 0,
@@ -32,7 +32,7 @@ COMMENT ON COLUMN sweeps.cursor IS 'where the list, or the walk through the mirr
 COMMENT ON COLUMN sweeps.hand IS 'objects before the cursor that are not mended yet: id, kind, and whether it was counted';
 COMMENT ON COLUMN sweeps.since IS 'what changed from then until until was asked for, on the provider''s clock; null: everything';
 COMMENT ON COLUMN sweeps.began IS 'the list tells at least of what happened before, on the provider''s clock';
-COMMENT ON COLUMN sweeps.asked IS 'the run would make so many tombstones that it had to be approved';
+COMMENT ON COLUMN sweeps.asked IS 'as many tombstones as had to be approved before the first was made; 0: none had to be';
 
 CREATE TABLE listed (
   run         bigint NOT NULL,

@@ -1022,7 +1022,7 @@ CREATE TABLE postern.sweeps (
     made_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     restarts integer DEFAULT 0 NOT NULL,
-    asked boolean DEFAULT false NOT NULL,
+    asked bigint DEFAULT 0 NOT NULL,
     checked bigint DEFAULT 0 NOT NULL,
     missing bigint DEFAULT 0 NOT NULL,
     behind bigint DEFAULT 0 NOT NULL,
@@ -1048,7 +1048,7 @@ COMMENT ON COLUMN postern.sweeps.since IS 'what changed from then until until wa
 
 COMMENT ON COLUMN postern.sweeps.began IS 'the list tells at least of what happened before, on the provider''s clock';
 
-COMMENT ON COLUMN postern.sweeps.asked IS 'the run would make so many tombstones that it had to be approved';
+COMMENT ON COLUMN postern.sweeps.asked IS 'as many tombstones as had to be approved before the first was made; 0: none had to be';
 
 COMMENT ON COLUMN postern.sweeps.scope IS 'digest of the list when the sweep began';
 

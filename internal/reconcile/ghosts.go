@@ -16,7 +16,7 @@ import (
 const (
 	// walkAtOnce is how many rows of the mirror one step of the walk looks at, and confirmAtOnce how many objects are asked for by their names between two checkpoints.
 	walkAtOnce, confirmAtOnce = 5000, 100
-	// More than fewGhosts tombstones that are more than one in ghostShare of the living objects of the type want a person's approval.
+	// More than fewGhosts tombstones that are more than one in ghostShare of the living objects of the type want a person's approval, and so do as many more than were approved.
 	fewGhosts, ghostShare = 20, 100
 )
 
@@ -34,7 +34,7 @@ FROM unlisted u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 AN
 
 // unlisted walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
 func (s *sweep) unlisted(ctx context.Context) (runs.Status, error) {
-	if s.asked && s.hold.Detail != "" { // it was approved, and waits for nobody any more
+	if s.asked > 0 && s.hold.Detail != "" { // it was approved, and waits for nobody any more
 		if err := s.hold.Note(ctx, ""); err != nil {
 			return "", err
 		}
@@ -81,13 +81,7 @@ func (s *sweep) confirm(ctx context.Context, ids []string, to *place) (runs.Stat
 	}
 	to.gone = choose(to.gone, (*item).gone)
 	to.met = choose(items, func(it *item) bool { return !it.gone() })
-	if status, err := s.pass(ctx, to.met, to); err != nil || status != runs.Running {
-		return status, err
-	}
-	if len(to.gone) == 0 {
-		return runs.Running, nil
-	}
-	return s.stop(ctx)
+	return s.pass(ctx, to.met, to)
 }
 
 // believeAll proves that objects are missing, and not only out of the reach of the key: once for all of them, or where that may differ from object to object, for each that it does for. Of one that
@@ -141,36 +135,37 @@ const (
 
 	livingSQL = `SELECT count(*) FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND NOT o.deleted AND o.version_at > -9223372036854775808`
 
-	askedSQL = `UPDATE sweeps s SET asked = true, cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+	askedSQL = `UPDATE sweeps s SET phase = 'ghosts', cursor = '', asked = $3, updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 	dropGhostsSQL = `DELETE FROM ghosts WHERE run = $1 AND object_type = $2`
 )
 
-// stop asks a person where the run would make too many tombstones. What was said to be missing is forgotten then: once the run is approved, everything is asked for again.
+// stop asks a person where the run would make too many tombstones, or many more than were approved. What was said to be missing is forgotten then: once the run is approved, it is asked for
+// again.
 func (s *sweep) stop(ctx context.Context) (runs.Status, error) {
-	if s.asked || s.order.DryRun {
+	if s.order.DryRun {
 		return runs.Running, nil
 	}
 	var dead, living int64
 	if err := s.Pool.QueryRow(ctx, countGhostsSQL, s.hold.Run.Run, s.objectType).Scan(&dead); err != nil {
 		return "", fmt.Errorf("count ghosts: %w", err)
 	}
-	if dead <= fewGhosts {
+	if dead-s.asked <= fewGhosts {
 		return runs.Running, nil
 	}
 	if err := s.Pool.QueryRow(ctx, livingSQL, s.order.Source, s.order.Account, s.objectType).Scan(&living); err != nil {
 		return "", fmt.Errorf("count living objects: %w", err)
 	}
-	if dead*ghostShare <= living {
+	if (dead-s.asked)*ghostShare <= living {
 		return runs.Running, nil
 	}
-	detail := fmt.Sprintf("at least %d of %d living objects of type %s are here, and missing in the API of source %s: to delete so many a person must approve it (postern runs approve %d --reason WHY); is the key of the account that the mirror is of?",
+	detail := fmt.Sprintf("%d of %d living objects of type %s are here, and missing in the API of source %s: to delete so many a person must approve it (postern runs approve %d --reason WHY); is the key of the account that the mirror is of?",
 		dead, living, s.objectType, s.source.Name, s.hold.Run.Run)
 	err := postgres.InTx(ctx, s.Pool, "ask for approval", keepWithin, func(ctx context.Context, tx pgx.Tx) error {
 		if err := s.hold.Propose(ctx, tx, detail); err != nil {
 			return err
 		}
-		if err := s.scan(tx.QueryRow(ctx, askedSQL, s.hold.Run.Run, s.objectType)); err != nil {
+		if err := s.scan(tx.QueryRow(ctx, askedSQL, s.hold.Run.Run, s.objectType, dead)); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, dropGhostsSQL, s.hold.Run.Run, s.objectType)
@@ -197,8 +192,11 @@ SELECT $1, $2, $3, $4, d.id, 'ghost', nullif(d.event, 0), d.result, d.reason FRO
 ON CONFLICT (run, object_type, object_id) DO UPDATE SET kind = excluded.kind, event_id = excluded.event_id, result = excluded.result, reason = excluded.reason`
 )
 
-// graves appends a tombstone for each object that is missing there, and ends the sweep.
+// graves appends a tombstone for each object that is missing there, unless a person is to be asked first, and ends the sweep.
 func (s *sweep) graves(ctx context.Context) (runs.Status, error) {
+	if status, err := s.stop(ctx); err != nil || status != runs.Running {
+		return status, err
+	}
 	for {
 		ghosts, err := s.ghosts(ctx)
 		if err != nil {

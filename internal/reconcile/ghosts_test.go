@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,4 +121,88 @@ func TestWhatIsListedIsOfItsType(t *testing.T) {
 	if dead := b.DB.Rows(t, `SELECT object_type || ' ' || object_id FROM objects WHERE deleted`); len(dead) != 1 || dead[0] != "thing gone_1" {
 		t.Errorf("dead are %q", dead)
 	}
+}
+
+// Whoever ends, or is paused, while ghosts are looked for has asked nobody yet; whoever goes on asks before the first tombstone.
+func TestTombstonesOfAPausedRunAreApproved(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "gone_", 1, 90)
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	var paused atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if strings.HasPrefix(c.Path, "/things/gone_") && !paused.Swap(true) {
+			if err := runs.Change(t.Context(), b.Operator, run, runs.Paused); err != nil {
+				t.Error(err)
+			}
+		}
+		return nil, nil
+	}
+	r := b.runner()
+	r.Settings.Again = 0 // the run hears of it at each step
+	b.carry(t, r)
+	b.Until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
+	if err := runs.Change(t.Context(), b.Operator, run, runs.Waiting); err != nil {
+		t.Fatal(err)
+	}
+	got := b.Until(t, run, func(r *runs.Run) bool { return r.Status == runs.Proposed || r.Status.Final() })
+	if n := b.looks(t); got.Status != runs.Proposed || n != 0 || !strings.Contains(got.Detail, "90 of 110 living objects of type thing") {
+		t.Errorf("%s with %d tombstones: %s", got.Status, n, got.Detail)
+	}
+}
+
+// A person is told of all that is missing before approving it, and what was there when it was asked for stays, whatever the API says of it afterwards.
+func TestNothingButWhatWasToldOfIsBuried(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "more_", 1, 480)
+	var all atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		switch id, ok := strings.CutPrefix(c.Path, "/things/more_"); {
+		case !ok:
+			return nil, nil
+		case all.Load() || strings.HasSuffix(id, "7"):
+			return b.answer(provider.Missing, nil), nil
+		}
+		return b.answer(provider.Found, b.anObject()), nil
+	}
+	b.carry(t, b.runner())
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	r := b.Until(t, run, func(r *runs.Run) bool { return r.Status.Final() || r.Status == runs.Proposed })
+	if n := b.looks(t); n != 0 || !strings.Contains(r.Detail, "48 of 500 living objects of type thing") {
+		t.Errorf("%s with %d tombstones: %s", r.Status, n, r.Detail)
+	}
+	all.Store(true) // as if the key had lost its account
+	if err := runs.Approve(t.Context(), b.Operator, run, "me", "they are gone"); err != nil {
+		t.Fatal(err)
+	}
+	counted(t, b.ended(t, run), map[string]int64{reconcile.Seen: 500, reconcile.Equal: 452, reconcile.Ghosts: 48, reconcile.Mended: 48})
+}
+
+// A few more are missing once the run is approved, since time has passed: that needs nobody. Where many more are, somebody is asked again.
+func TestMoreTombstonesThanApproved(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "gone_", 1, 30)
+	b.carry(t, b.runner())
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	for _, c := range []struct {
+		asked string
+		upTo  int
+	}{{"30 of 50 living objects", 51}, {"51 of 71 living objects", 71}} {
+		r := b.Until(t, run, func(r *runs.Run) bool {
+			return r.Status.Final() || r.Status == runs.Proposed && strings.Contains(r.Detail, c.asked)
+		})
+		if n := b.looks(t); r.Status != runs.Proposed || n != 0 {
+			t.Fatalf("%s with %d tombstones, and not asked for %s: %s", r.Status, n, c.asked, r.Detail)
+		}
+		b.DB.Exec(t, manyAliveSQL+" ON CONFLICT DO NOTHING", "thing", "gone_", 1, c.upTo)
+		if err := runs.Approve(t.Context(), b.Operator, run, "me", "they are gone"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counted(t, b.ended(t, run), map[string]int64{reconcile.Seen: 91, reconcile.Equal: 20, reconcile.Ghosts: 71, reconcile.Mended: 71})
 }

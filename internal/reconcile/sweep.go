@@ -59,8 +59,8 @@ type progress struct {
 	began time.Time
 	// restarts is how often the list was begun again.
 	restarts int
-	// asked: so many tombstones were to be made that the run had to be approved.
-	asked bool
+	// asked is how many tombstones a person was asked for, 0 where nobody was.
+	asked int64
 	Tally
 }
 
