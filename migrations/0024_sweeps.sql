@@ -13,7 +13,6 @@ CREATE TABLE sweeps (
   since       timestamptz,
   until       timestamptz,
   began       timestamptz NOT NULL,
-  made_at     timestamptz NOT NULL,
   updated_at  timestamptz NOT NULL,
   restarts    int         NOT NULL DEFAULT 0,
   asked       bigint      NOT NULL DEFAULT 0,

@@ -1019,7 +1019,6 @@ CREATE TABLE postern.sweeps (
     since timestamp with time zone,
     until timestamp with time zone,
     began timestamp with time zone NOT NULL,
-    made_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
     restarts integer DEFAULT 0 NOT NULL,
     asked bigint DEFAULT 0 NOT NULL,

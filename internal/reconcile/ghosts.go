@@ -20,7 +20,7 @@ const (
 	fewGhosts, ghostShare = 20, 100
 )
 
-// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that lived here before the list began, untouched since, and were not listed. What was listed is
+// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that live here, whose window ends before the list began, and were not listed. What was listed is
 // looked up for each object: a NOT EXISTS may become a join that reads all that was listed, in each stretch. Only of what was not listed the rows themselves are read; the index tells the rest.
 const walkSQL = `
 WITH page AS MATERIALIZED (
@@ -30,7 +30,7 @@ WITH page AS MATERIALIZED (
 )
 SELECT coalesce((SELECT p.object_id FROM page p ORDER BY p.object_id DESC LIMIT 1), ''), coalesce(array_agg(u.object_id ORDER BY u.object_id), '{}')
 FROM unlisted u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = u.object_id AND NOT o.deleted
-  AND o.version_at > -9223372036854775808 AND o.window_hi < $5 AND o.updated_at < (SELECT s.made_at FROM sweeps s WHERE s.run = $6 AND s.object_type = $3) LIMIT 1) o`
+  AND o.version_at > -9223372036854775808 AND o.window_hi < $5 LIMIT 1) o`
 
 // unlisted walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
 func (s *sweep) unlisted(ctx context.Context) (runs.Status, error) {

@@ -206,3 +206,38 @@ func TestMoreTombstonesThanApproved(t *testing.T) {
 	}
 	counted(t, b.ended(t, run), map[string]int64{reconcile.Seen: 91, reconcile.Equal: 20, reconcile.Ghosts: 71, reconcile.Mended: 71})
 }
+
+// A ghost that an event of long ago reaches while the list is read is a ghost still: the type is proven past it.
+func TestGhostWithALateEvent(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "gone_", 1, 1)
+	late := false
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path == "/list" && !late {
+			late = true
+			b.DB.Exec(t, `UPDATE objects SET updated_at = clock_now(), revision = revision + 1 WHERE object_id = 'gone_1'`) // as an event does that came late
+		}
+		return nil, nil
+	}
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 21, reconcile.Equal: 20, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	if !late || b.proven(t).IsZero() {
+		t.Errorf("an event came: %t, proven until %s", late, b.proven(t))
+	}
+}
+
+// What happens to an object while the list is read is no reason to ask for it, and its deletion is not this sweep's.
+func TestAnObjectOfSinceTheListBeganIsNoGhost(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "new_", 1, 1)
+	b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'new_1'`, b.api.now.UnixMicro())
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 20})
+	if n := b.api.made("/things/new_1"); n != 0 {
+		t.Errorf("asked for it %d times", n)
+	}
+}

@@ -17,7 +17,7 @@ INSERT INTO objects (source, account, object_type, object_id, version_final, ver
 SELECT 1, '', 'thing', 'obj_' || lpad(n::text, 6, '0'), false, 1, 0, 1, '[]', false, 1, 1, 0, false, false, sha256('a'), sha256('a'), false, 1, 1, 1, now() - interval '1 day', now() - interval '1 day'
 FROM generate_series(1, $1::int) n`
 
-	begunSQL = `INSERT INTO sweeps (run, source, account, object_type, began, made_at, updated_at) VALUES ($1, 1, '', 'thing', now(), now(), now())`
+	begunSQL = `INSERT INTO sweeps (run, source, account, object_type, began, updated_at) VALUES ($1, 1, '', 'thing', now(), now())`
 
 	// allButOneSQL lists all of them but the third.
 	allButOneSQL = `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(o.object_id, 0) FROM objects o WHERE o.object_id <> 'obj_000003'`

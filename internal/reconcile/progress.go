@@ -21,8 +21,8 @@ const (
 	loadSweepSQL = `SELECT ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 AND s.object_type = $2`
 
 	beginSweepSQL = `
-INSERT INTO sweeps (run, source, account, object_type, since, until, began, scope, made_at, updated_at)
-VALUES ($1, $3, $4, $2, $5, $6, $7, $8, clock_now(), clock_now()) ON CONFLICT DO NOTHING`
+INSERT INTO sweeps (run, source, account, object_type, since, until, began, scope, updated_at)
+VALUES ($1, $3, $4, $2, $5, $6, $7, $8, clock_now()) ON CONFLICT DO NOTHING`
 
 	// forgetListedSQL hops over the runs whose listed objects there are, and forgets those of runs that have ended.
 	forgetListedSQL = `
