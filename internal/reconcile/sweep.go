@@ -30,6 +30,9 @@ const (
 // maxRestarts is how often a list is begun again because its cursor has expired.
 const maxRestarts = 5
 
+// maxIdle is how many pages in a row may tell of nothing new.
+const maxIdle = 100
+
 // sweep goes through all objects of one type.
 type sweep struct {
 	*work
@@ -46,6 +49,8 @@ type sweep struct {
 	witnessed bool
 	// crowded: much had to be mended in the last step, so the next is a small one.
 	crowded bool
+	// idle is how many pages in a row have told of nothing new, and stale how many objects were on them.
+	idle, stale int
 	progress
 }
 
@@ -160,16 +165,15 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 	if refused > 0 && refused == len(types) { // the key is good for nothing
 		return "", last
 	}
-	return w.passedOver(ctx, done, refused)
+	return w.swept(ctx, done, refused)
 }
 
-// passedOver counts the types whose lists were refused.
-func (w *work) passedOver(ctx context.Context, done Tally, types int) (runs.Status, error) {
-	if types == 0 {
-		return runs.Running, nil
-	}
+// swept tells the ledger of all types, and how many of them were passed over since their lists were refused.
+func (w *work) swept(ctx context.Context, done Tally, refused int) (runs.Status, error) {
 	w.hold.Counts = done.counts()
-	w.hold.Counts[Unlisted] = int64(types)
+	if refused > 0 {
+		w.hold.Counts[Unlisted] = int64(refused)
+	}
 	return w.hold.Advance(ctx, w.hold.Cursor+1)
 }
 
@@ -180,6 +184,9 @@ func (s *sweep) carry(ctx context.Context) (status runs.Status, err error) {
 	}
 	if status, err := s.again(ctx); err != nil || status != runs.Running {
 		return status, err
+	}
+	if s.phase == inDone { // by an earlier try: to tell of it again would be no progress, and so end the trouble of what comes after it
+		return runs.Running, nil
 	}
 	for s.phase != inDone {
 		switch s.phase {
@@ -323,7 +330,29 @@ func (s *sweep) step(ctx context.Context, pages []*listPage) (runs.Status, error
 			place.phase = inGhosts
 		}
 	}
-	return s.pass(ctx, items, place)
+	before := s.Checked
+	if status, err := s.pass(ctx, items, place); err != nil || status != runs.Running || place.cursor == "" {
+		return status, err
+	}
+	return runs.Running, s.circles(pages, s.Checked > before)
+}
+
+// circles ends a list that tells of nothing new page after page. One that was begun again may tell once more of all that it has told of.
+func (s *sweep) circles(pages []*listPage, fresh bool) error {
+	if fresh {
+		s.idle, s.stale = 0, 0
+		return nil
+	}
+	for _, p := range pages {
+		s.stale += len(p.items)
+		if s.idle++; s.restarts > 0 && len(p.items) > 0 && int64(s.stale) <= s.Checked {
+			s.idle = 0
+		}
+	}
+	if s.idle <= maxIdle {
+		return nil
+	}
+	return runs.Refuse(fmt.Errorf("the API of source %s told of nothing new on the last %d pages of type %s, and of more to come each time: its cursors lead in a circle", s.source.Name, s.idle, s.objectType))
 }
 
 // pass compares items, keeps the place behind them, and mends what differs.
@@ -383,6 +412,7 @@ func (s *sweep) restart(ctx context.Context) (runs.Status, error) {
 	if err := s.renew(ctx); err != nil {
 		return "", err
 	}
+	s.idle, s.stale = 0, 0
 	return s.tell(ctx, true)
 }
 
