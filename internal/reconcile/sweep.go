@@ -145,27 +145,64 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 		return "", err
 	}
 	var done Tally
-	var refused int
-	var last error
+	var over passing
 	for _, t := range types {
 		s := &sweep{work: w, lister: lister, list: lists[t], objectType: t, others: done, details: details}
-		status, err := s.carry(ctx)
-		var not *refusedError
-		if errors.As(err, &not) && w.order.Type == "" { // a key that may only read need not read everything, and an account has not every product
-			w.log.Warn("type passed over, for its list is refused", "source", w.source.Name, "type", t, "error", err)
-			if _, bad := w.control(ctx, w.order.Account); bad != nil { // the key is good for nothing any more
-				return "", bad
+		if status, err := s.carry(ctx); err != nil {
+			if err := over.pass(ctx, s, err); err != nil {
+				return "", err
 			}
-			refused, last = refused+1, err
-		} else if err != nil || status != runs.Running {
-			return status, err
+		} else if status != runs.Running {
+			return status, nil
 		}
 		done, details = done.plus(s.Tally), s.details
 	}
-	if refused > 0 && refused == len(types) { // the key is good for nothing
-		return "", last
+	switch {
+	case over.troubled != nil:
+		return "", over.troubled
+	case over.refused > 0 && over.refused == len(types): // the key is good for nothing
+		return "", over.last
 	}
-	return w.swept(ctx, done, refused)
+	return w.swept(ctx, done, over.refused)
+}
+
+// passing are the types of a sweep over all of them that it has passed over.
+type passing struct {
+	// refused are those whose lists are refused, last the last of these answers.
+	refused int
+	last    error
+	// troubled is what the lists of others met, nil for nothing: the run ends with it, once the other types are done.
+	troubled error
+}
+
+// listError is what ended a list.
+type listError struct{ error }
+
+func (e *listError) Unwrap() error { return e.error }
+
+// pass passes over a type whose list ended with an error, while the key is good for something. A key that may only read need not read everything, and an account has not every product.
+// What ends the run at once is returned.
+func (o *passing) pass(ctx context.Context, s *sweep, err error) error {
+	var list *listError
+	var not *refusedError
+	refused := errors.As(err, &not)
+	if s.order.Type != "" || ctx.Err() != nil || !refused && !errors.As(err, &list) {
+		return err
+	}
+	if _, bad := s.control(ctx, s.order.Account); bad != nil { // it is not the type's trouble
+		return bad
+	}
+	s.log.Warn("type passed over, for its list cannot be read", "source", s.source.Name, "type", s.objectType, "refused", refused, "error", err)
+	if refused {
+		o.refused, o.last = o.refused+1, err
+		return nil
+	}
+	err = fmt.Errorf("type %s was passed over: %w", s.objectType, err)
+	if o.troubled != nil {
+		err = fmt.Errorf("%w; %w", o.troubled, err)
+	}
+	o.troubled = err
+	return nil
 }
 
 // swept tells the ledger of all types, and how many of them were passed over since their lists were refused.
@@ -277,7 +314,7 @@ func (s *sweep) listed(ctx context.Context) (runs.Status, error) {
 		case errors.Is(err, errExpired):
 			return s.restart(ctx)
 		case err != nil:
-			return "", err
+			return "", &listError{err}
 		case s.phase != inList:
 			return s.tell(ctx, true)
 		}
@@ -406,8 +443,8 @@ func (s *sweep) needsVisit(it *item) bool {
 // restart begins a list again whose cursor is no longer known.
 func (s *sweep) restart(ctx context.Context) (runs.Status, error) {
 	if s.restarts == maxRestarts {
-		return "", runs.Refuse(fmt.Errorf("the API of source %s forgot the cursor of type %s %d times; it keeps one for a shorter time than its list takes: raise the source's api.rate, or ask when there is less to do",
-			s.source.Name, s.objectType, maxRestarts+1))
+		return "", &listError{runs.Refuse(fmt.Errorf("the API of source %s forgot the cursor of type %s %d times; it keeps one for a shorter time than its list takes: raise the source's api.rate, or ask when there is less to do",
+			s.source.Name, s.objectType, maxRestarts+1))}
 	}
 	if err := s.renew(ctx); err != nil {
 		return "", err

@@ -252,3 +252,37 @@ func TestSweepKilledWithWhatOnlyTheListTold(t *testing.T) {
 	}
 	counted(t, got, map[string]int64{reconcile.Seen: n, reconcile.Missing: n, reconcile.Mended: n})
 }
+
+// A type whose list cannot be read keeps the others from nothing: they are swept, and the run tells of it, and ends once the list can be read. One that no try mends fails the run.
+func TestAListInTroubleStopsNoOtherType(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	trouble := func(answer func() *reconcile.Response) {
+		b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
+			if c.Path == "/others" {
+				return answer(), nil
+			}
+			return nil, nil
+		})
+	}
+	trouble(func() *reconcile.Response {
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing, Detail: "no such list"}, Date: b.api.now}
+	})
+	b.paired(t)
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	r := b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "no such list") })
+	if r.Status.Final() || !strings.Contains(r.Detail, "type another was passed over") || b.proven(t).IsZero() {
+		t.Errorf("%s, proven until %s: %s", r.Status, b.proven(t), r.Detail)
+	}
+	trouble(func() *reconcile.Response { return b.found(`{"things":[]}`) })
+	if r := b.ended(t, run); r.Status != runs.Done || r.Counts[reconcile.Equal] != 20 {
+		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+	}
+	before := b.proven(t)
+	b.api.set(b.api.now.Add(time.Hour))
+	trouble(func() *reconcile.Response { panic("an answer that nobody can bear") })
+	if r := b.ask(t, reconcile.Order{What: reconcile.Objects}); r.Status != runs.Failed || !strings.Contains(r.Detail, "type another was passed over") || !b.proven(t).After(before) {
+		t.Errorf("%s, proven until %s after %s: %s", r.Status, b.proven(t), before, r.Detail)
+	}
+}
