@@ -147,9 +147,9 @@ const (
 	testMode
 )
 
-// modeOf reads the mode from the key's own words: sk_live_..., rk_test_...
+// modeOf reads the mode from the key's own words: sk_live_..., rk_test_..., sk_org_live_...
 func modeOf(key provider.Secret) mode {
-	kind, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(string(key.Value), "sk_"), "rk_"), "_")
+	kind, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(string(key.Value), "sk_"), "rk_"), "org_"), "_")
 	switch kind {
 	case "live":
 		return liveMode

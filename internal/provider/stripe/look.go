@@ -45,12 +45,14 @@ func (Stripe) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obser
 	return o, nil
 }
 
-// answers refuses an answer about another object than the one that was asked for.
+// answers refuses an answer about another object than the one that was asked for. An object that does not tell its mode (an account, a capability, a stub) is in that of the key, which Fetch
+// has held against the account's.
 func (r row) answers(s *provider.Snapshot, object *canonical.Value) error {
 	if got := text(object, "object"); got != s.ObjectType {
 		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered an object of type %.64q", s.ObjectType, s.ObjectID, got)}
 	}
-	if real, _ := realAccount(s.Account); r.tenant(real, object) != s.Account {
+	_, tells := object.Get("livemode").Bool()
+	if real, _ := realAccount(s.Account); tells && r.tenant(real, object) != s.Account {
 		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s of the account %q, the API answered one of the other mode (test or live)", s.ObjectType, s.ObjectID, s.Account)}
 	}
 	if got := r.key(object); got != s.ObjectID {

@@ -2,6 +2,8 @@ package stripe_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -46,6 +48,46 @@ func TestSnapshot(t *testing.T) {
 		}
 		if got := (seen{o.Deleted, o.Final, o.Own, o.At, string(o.State.Raw())}); !c.dead && got != c.want {
 			t.Errorf("%s: %s", name, cmp.Diff(c.want, got))
+		}
+	}
+}
+
+// What has no livemode of its own is in the mode of its event, and of the key that reads it: it can be looked at in both.
+func TestLooksInBothModes(t *testing.T) {
+	t.Parallel()
+	src := &provider.Source{}
+	for objectType, object := range map[string]string{
+		"account":          `{"id":"acct_1","object":"account","charges_enabled":true}`,
+		"capability":       `{"id":"card_payments","object":"capability","account":"acct_1","status":"active"}`,
+		"balance_settings": `{"object":"balance_settings","payments":{}}`,
+		"balance":          `{"object":"balance","livemode":%t}`,
+		"product":          `{"id":"gold","object":"product","deleted":true}`,
+	} {
+		for _, live := range []bool{true, false} {
+			if strings.Contains(object, "%t") {
+				object = fmt.Sprintf(object, live)
+			}
+			event := fmt.Sprintf(`{"id":"evt_1","object":"event","type":"%s.updated","account":"acct_1","created":1790000000,"livemode":%t,"data":{"object":%s}}`, objectType, live, object)
+			o, err := stripe.Stripe{}.Observe(src, &provider.Stored{Body: []byte(event)})
+			if want := map[bool]string{true: "acct_1", false: "acct_1/test"}[live]; err != nil || o.Account != want {
+				t.Errorf("%s, live %t: kept under %q (%v), want %q", objectType, live, o.Account, err, want)
+			}
+			for key, reads := range map[string]bool{"rk_live_x": live, "rk_test_x": !live, "sk_org_live_x": live, "sk_org_test_x": !live} {
+				api := &provider.API{Key: provider.Secret{Value: []byte(key)}}
+				if _, ok := (stripe.Stripe{}).Fetch(src, api, o.Account, o.ObjectType, o.ObjectID); ok != reads {
+					t.Errorf("%s, live %t, is asked for with %s: %t", objectType, live, key, ok)
+				}
+			}
+			if _, err := (stripe.Stripe{}).Snapshot(src, &provider.Snapshot{Account: o.Account, ObjectType: o.ObjectType, ObjectID: o.ObjectID, Body: []byte(object)}); err != nil {
+				t.Errorf("%s, live %t: %v", objectType, live, err)
+			}
+			if strings.Contains(object, "livemode") {
+				other := strings.Replace(object, fmt.Sprint(live), fmt.Sprint(!live), 1)
+				if _, err := (stripe.Stripe{}).Snapshot(src, &provider.Snapshot{Account: o.Account, ObjectType: o.ObjectType, ObjectID: o.ObjectID, Body: []byte(other)}); err == nil {
+					t.Errorf("%s, live %t: one of the other mode is taken for it", objectType, live)
+				}
+				object = strings.Replace(object, fmt.Sprint(live), "%t", 1)
+			}
 		}
 	}
 }
