@@ -91,6 +91,12 @@ type Reader interface {
 	Answer(status int, header http.Header, body []byte) Verdict
 }
 
+// ModeReader is a Reader whose key reads one mode of an account (test or live) alone, where the mirror keeps objects of both under one account and Fetch cannot tell by the name in which an object is.
+type ModeReader interface {
+	// OtherMode tells by an object's state in the mirror that it is in the mode that the key does not read.
+	OtherMode(api *API, state []byte) bool
+}
+
 // EventLister is a provider whose API tells which events there were.
 type EventLister interface {
 	// ListEvents asks for a page of the account's events of a time; both ends belong to it. An empty cursor is the first page.

@@ -27,20 +27,20 @@ type where struct {
 	proof   provider.Call
 }
 
-// find is where an object is read: by its name, or by what is known of it, which told adds to; false where the provider's API has no call for it.
+// find is where an object is read: by its name, or by what is known of it, which told adds to; false where the provider's API has no call for it, or not with this key.
 func (f *fetcher) find(ctx context.Context, k versioning.Key, told []byte) (at where, ok bool, err error) {
+	k.Source = f.source.Number
 	if at.call, ok = f.source.Reader.Fetch(f.source.Config, f.source.API, k.Account, k.Type, k.ID); ok {
-		return at, true, nil
+		other, err := f.otherMode(ctx, k)
+		return at, !other && err == nil, err
 	}
 	l, ok := f.source.Reader.(provider.Locator)
 	if !ok {
 		return at, false, nil
 	}
-	k.Source = f.source.Number
-	var state []byte
-	err = f.Pool.QueryRow(ctx, stateSQL, k.Source, k.Account, k.Type, k.ID).Scan(&state)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return at, false, fmt.Errorf("read what is known of %s %s: %w", k.Type, k.ID, err)
+	state, err := f.state(ctx, k)
+	if err != nil {
+		return at, false, err
 	}
 	newest, err := f.newest(ctx, k)
 	if err != nil {
@@ -52,6 +52,25 @@ func (f *fetcher) find(ctx context.Context, k versioning.Key, told []byte) (at w
 	at.call, at.proof, ok = l.Locate(f.source.API, k.Type, k.ID, state, newest)
 	at.located = true
 	return at, ok, nil
+}
+
+// otherMode says whether an object is in the mode that the key does not read: to it the object would be missing.
+func (f *fetcher) otherMode(ctx context.Context, k versioning.Key) (bool, error) {
+	m, ok := f.source.Reader.(provider.ModeReader)
+	if !ok {
+		return false, nil
+	}
+	state, err := f.state(ctx, k)
+	return err == nil && state != nil && m.OtherMode(f.source.API, state), err
+}
+
+// state is what the mirror has of an object, nil where it has nothing.
+func (f *fetcher) state(ctx context.Context, k versioning.Key) (state []byte, err error) {
+	err = f.Pool.QueryRow(ctx, stateSQL, k.Source, k.Account, k.Type, k.ID).Scan(&state)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("read what is known of %s %s: %w", k.Type, k.ID, err)
+	}
+	return state, nil
 }
 
 // believe proves that an object is missing at a place, and not only out of the reach of the key.

@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -113,6 +114,8 @@ func pathOf(objectType, objectID string) (string, bool) {
 // escapable: . and .. would be read as places in the path, however they are written.
 func escapable(part string) bool { return part != "" && part != "." && part != ".." }
 
+var _ provider.ModeReader = Stripe{}
+
 // Fetch reads an object of the table above by its name. What is kept under "test" or ".../test" is in the test mode of that account, and a key reads
 // one mode: where a name can be in both, an object of the other mode is not asked for, since another one would answer.
 func (Stripe) Fetch(_ *provider.Source, api *provider.API, account, objectType, objectID string) (provider.Call, bool) {
@@ -125,6 +128,18 @@ func (Stripe) Fetch(_ *provider.Source, api *provider.API, account, objectType, 
 		return provider.Call{}, false
 	}
 	return forAccount(api, provider.Call{Account: account, Path: path}), true
+}
+
+// OtherMode goes by the object's livemode. One endpoint gets both modes' events of a connected account, and what Stripe makes the ids of is kept under the same account in both.
+func (Stripe) OtherMode(api *provider.API, state []byte) bool {
+	object, err := canonical.Parse(state)
+	if err != nil {
+		return false
+	}
+	defer object.Release()
+	live, tells := object.Get("livemode").Bool()
+	mode := modeOf(api.Key)
+	return tells && mode != unknownMode && live != (mode == liveMode)
 }
 
 // sharesModes: one name can be an object in live mode and another one in test mode.
