@@ -18,8 +18,10 @@ const (
 	// The customer's own calls have the same account to share, and a run asks one endpoint all the time.
 	liveRate, testRate = 10, 5
 	concurrency        = 5
-	// thinVersion is asked for where the source says no version that /v2 knows: those have a name after the date, and it answers nobody without one.
+	// thinVersion is asked for where the source says no version that /v2 knows (those have a name after the date, and it answers nobody without one), and always of the list of
+	// thin events: it can be asked by time, and for all objects, only since 2025-10-29.clover, and what it tells is the same in all versions.
 	thinVersion = "2026-08-26.dahlia"
+	thinEvents  = "/v2/core/events"
 	pageSize    = 100
 )
 
@@ -63,7 +65,7 @@ func forAccount(api *provider.API, c provider.Call) provider.Call {
 	c.Header = http.Header{}
 	switch {
 	case strings.HasPrefix(c.Path, "/v2/"):
-		if !strings.Contains(api.Version, ".") {
+		if c.Path == thinEvents || !strings.Contains(api.Version, ".") {
 			c.Header.Set("Stripe-Version", thinVersion)
 		}
 		if c.Account != "" {

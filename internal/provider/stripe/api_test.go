@@ -117,6 +117,18 @@ func TestListEventsAndControl(t *testing.T) {
 	}
 }
 
+// The list of thin events can be asked by time only in newer versions than a source may have.
+func TestThinEventsAreListedInAVersionThatKnowsTimes(t *testing.T) {
+	t.Parallel()
+	api := withKey("k")
+	for _, api.Version = range []string{"", "2020-08-27", "2025-06-30.basil", "2026-01-28.clover"} {
+		c := stripe.Stripe{}.ListThinEvents(api, "", time.Unix(100, 0), time.Unix(200, 0), "")
+		if (stripe.Stripe{}).Authorize(api, c.Header); c.Header.Get("Stripe-Version") != "2026-08-26.dahlia" {
+			t.Errorf("with %q: in version %q", api.Version, c.Header.Get("Stripe-Version"))
+		}
+	}
+}
+
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	api := withKey("rk_test_1")

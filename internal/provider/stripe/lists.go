@@ -76,7 +76,7 @@ var lists = map[string]listing{
 	"price":   {path: "/v1/prices", parts: []string{"active=true", "active=false"}},
 	"product": {path: "/v1/products"},
 
-	"billing.alert":                      {path: "/v1/billing/alerts"},
+	"billing.alert":                      {path: "/v1/billing/alerts"}, // but the archived
 	"billing.credit_grant":               {path: "/v1/billing/credit_grants"},
 	"billing.credit_balance_transaction": {path: "/v1/billing/credit_balance_transactions"},
 	"billing.meter":                      {path: "/v1/billing/meters"},

@@ -43,7 +43,7 @@ func (Stripe) ListThinEvents(api *provider.API, account string, since, until tim
 		const form = "2006-01-02T15:04:05.000Z"
 		query = url.Values{"limit": {strconv.Itoa(pageSize)}, "created[gte]": {since.UTC().Format(form)}, "created[lte]": {until.UTC().Format(form)}}
 	}
-	return forAccount(api, provider.Call{Account: account, Path: "/v2/core/events", Query: query})
+	return forAccount(api, provider.Call{Account: account, Path: thinEvents, Query: query})
 }
 
 // eventPage is a page of events of either API: the first one's is a list, the second one's names its next page.
