@@ -51,7 +51,7 @@ func TestFetch(t *testing.T) {
 		{"acct_1", "capability", "card_payments", "sk_live_1", "none"},
 		{"acct_1", "balance", "balance", "sk_live_1", "acct_1 /v1/balance Stripe-Account=acct_1"},
 		// Thin events.
-		{"acct_1", "v2.core.account", "acct_2", "sk_live_1", "acct_1 /v2/core/accounts/acct_2 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
+		{"acct_1", "v2.core.account", "acct_2", "sk_live_1", "acct_1 /v2/core/accounts/acct_2?include[0]=configuration.customer&include[1]=configuration.merchant&include[2]=configuration.recipient&include[3]=defaults&include[4]=identity&include[5]=requirements Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
 		// Chosen ids may hold anything.
 		{"", "coupon", "50% / a?b#c", "sk_live_1", "/v1/coupons/50%25%20%2F%20a%3Fb%23c"},
 		{"", "coupon", "..", "sk_live_1", "none"},

@@ -1,6 +1,7 @@
 package stripe
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -101,6 +102,23 @@ var gets = map[string]string{
 	"v2.core.event_destination": "/v2/core/event_destinations/{id}",
 }
 
+// included are the fields that the second API answers as null unless they are asked for, whatever they are. Its lists cannot be asked for them.
+var included = map[string][]string{
+	"v2.core.account": {"configuration.customer", "configuration.merchant", "configuration.recipient", "defaults", "identity", "requirements"},
+}
+
+// including is the query that asks for the fields above; nil where there are none.
+func including(objectType string) url.Values {
+	var query url.Values
+	for i, field := range included[objectType] {
+		if query == nil {
+			query = url.Values{}
+		}
+		query.Set(fmt.Sprintf("include[%d]", i), field)
+	}
+	return query
+}
+
 // pathOf is the path of an object; false where there is none. Users choose some ids, so they may hold anything.
 func pathOf(objectType, objectID string) (string, bool) {
 	path, ok := gets[objectType]
@@ -127,7 +145,7 @@ func (Stripe) Fetch(_ *provider.Source, api *provider.API, account, objectType, 
 	if !ok {
 		return provider.Call{}, false
 	}
-	return forAccount(api, provider.Call{Account: account, Path: path}), true
+	return forAccount(api, provider.Call{Account: account, Path: path, Query: including(objectType)}), true
 }
 
 // OtherMode goes by the object's livemode. One endpoint gets both modes' events of a connected account, and what Stripe makes the ids of is kept under the same account in both.

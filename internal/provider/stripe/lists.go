@@ -165,7 +165,7 @@ func (Stripe) ListObjects(_ *provider.Source, api *provider.API, account, object
 	return forAccount(api, provider.Call{Account: account, Path: l.path, Query: l.query(part, after)})
 }
 
-// ObjectPage splits a page. Its members are whole, as GET answers them; lists within them may be cut short in both alike.
+// ObjectPage splits a page. Its members are whole, as GET answers them; lists within them may be cut short in both alike. Of what only GET can be asked for whole it tells the ids alone.
 func (Stripe) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cursor string, _ http.Header, body []byte) ([]provider.Listed, string, error) {
 	l := lists[objectType]
 	root, err := canonical.Parse(body)
@@ -173,7 +173,7 @@ func (Stripe) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cur
 		return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
 	}
 	defer root.Release()
-	page, last, err := members(types[objectType], root)
+	page, last, err := members(types[objectType], root, included[objectType] == nil)
 	var after string
 	if err == nil {
 		after, err = l.following(root, last)
@@ -191,8 +191,8 @@ func (Stripe) ObjectPage(_ *provider.Source, _ *provider.API, _, objectType, cur
 	return page, "", nil
 }
 
-// members are the objects of a page, and the id of the last one.
-func members(r row, root *canonical.Value) (page []provider.Listed, last string, err error) {
+// members are the objects of a page, with their bodies where they are whole, and the id of the last one.
+func members(r row, root *canonical.Value, whole bool) (page []provider.Listed, last string, err error) {
 	data := root.Get("data")
 	if data.Kind() != canonical.Array {
 		return nil, "", errors.New("the answer is no list")
@@ -202,7 +202,11 @@ func members(r row, root *canonical.Value) (page []provider.Listed, last string,
 		if last = cmp.Or(text(object, "id"), key); key == "" {
 			return nil, "", fmt.Errorf("member %d is no object, or one without id", i)
 		}
-		page = append(page, provider.Listed{ObjectID: key, Body: object.Raw()})
+		one := provider.Listed{ObjectID: key}
+		if whole {
+			one.Body = object.Raw()
+		}
+		page = append(page, one)
 	}
 	return page, last, nil
 }

@@ -1,12 +1,15 @@
 package stripe_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
@@ -90,6 +93,12 @@ func TestObjectPage(t *testing.T) {
 		var ids []string
 		for _, o := range page {
 			ids = append(ids, o.ObjectID)
+			if tc.objectType == "v2.core.account" {
+				if o.Body != nil || o.HasAt {
+					t.Errorf("%s: %s is told by a list that cannot be asked for all of it: %s", name, o.ObjectID, o.Body)
+				}
+				continue
+			}
 			if o.HasAt || !strings.Contains(tc.body, string(o.Body)) || !strings.Contains(string(o.Body), o.ObjectID) {
 				t.Errorf("%s: %s is %s", name, o.ObjectID, o.Body)
 			}
@@ -145,6 +154,9 @@ func listed(t *testing.T, f *stripefake.Fake, account, objectType string, edit f
 		}
 		for _, o := range page {
 			ids = append(ids, o.ObjectID)
+			if objectType == "v2.core.account" {
+				o.Body = whole(t, f, account, o.ObjectID)
+			}
 			if _, err := p.Snapshot(src, &provider.Snapshot{Account: account, ObjectType: objectType, ObjectID: o.ObjectID, Body: o.Body}); err != nil {
 				t.Errorf("%s %s: %v", objectType, o.ObjectID, err)
 			}
@@ -153,6 +165,19 @@ func listed(t *testing.T, f *stripefake.Fake, account, objectType string, edit f
 			return ids
 		}
 	}
+}
+
+// whole is an account of the second API as a look reads it: with what is null unless it is asked for.
+func whole(t *testing.T, f *stripefake.Fake, account, id string) []byte {
+	t.Helper()
+	c, _ := stripe.Stripe{}.Fetch(&provider.Source{}, withKey(stripefake.Key), account, "v2.core.account", id)
+	_, _, body := ask(t, f, c)
+	truth, _ := f.At(account, id, f.Now())
+	var got, want any
+	if json.Unmarshal(body, &got) != nil || json.Unmarshal(truth.Body, &want) != nil || !cmp.Equal(got, want) {
+		t.Errorf("%s is read otherwise than it is: %s", id, cmp.Diff(want, got))
+	}
+	return body
 }
 
 // What an account has is listed, every object once, whatever its status, and under the account that the mirror keeps it under.
@@ -232,7 +257,7 @@ func FuzzObjectPage(f *testing.F) {
 			t.Fatalf("an error and %v, %q", page, next)
 		}
 		for _, o := range page {
-			if o.ObjectID == "" || !strings.HasPrefix(string(o.Body), "{") {
+			if told := objectType != "v2.core.account"; o.ObjectID == "" || told != (o.Body != nil) || told && !strings.HasPrefix(string(o.Body), "{") {
 				t.Fatalf("%q is %q", o.ObjectID, o.Body)
 			}
 		}

@@ -98,8 +98,13 @@ func TestOfficialClientOfTheSecondAPI(t *testing.T) {
 		if err != nil || one == nil {
 			t.Fatalf("retrieve %s: %v", base.ID, err)
 		}
-		if o, _ := f.At("", object.ID, f.Now()); !reflect.DeepEqual(connect(t, f).get(object.URL, nil), tree(t, o.Body)) {
+		all := url.Values{"include[0]": {"configuration.customer"}, "include[1]": {"configuration.merchant"}, "include[2]": {"configuration.recipient"}, "include[3]": {"defaults"},
+			"include[4]": {"identity"}, "include[5]": {"requirements"}}
+		if o, _ := f.At("", object.ID, f.Now()); !reflect.DeepEqual(connect(t, f).get(object.URL, all), tree(t, o.Body)) {
 			t.Fatalf("%s is not %s", object.URL, o.Body)
+		}
+		if less := connect(t, f).get(object.URL, nil); less["configuration"] != nil || less["defaults"] != nil || less["identity"] != nil || less["requirements"] != nil || less["id"] != object.ID {
+			t.Fatalf("%s tells what was not asked for: %v", object.URL, less)
 		}
 	}
 	if of := eventsOf(f, "", true); events != of || events < 20 {

@@ -135,13 +135,17 @@ var thinAccounts = kind{
 	name: "v2.core.account", plural: "accounts", prefix: "acct_v2", opens: "v2.core.account.created", thin: true,
 	filters: []string{"closed"}, usual: map[string]string{"closed": "false"},
 	birth: func(*maker) tree {
-		return tree{"object": "v2.core.account", "contact_email": nil, "display_name": "Shop", "dashboard": "full", "metadata": tree{}, "closed": false}
+		return tree{"object": "v2.core.account", "contact_email": nil, "display_name": "Shop", "dashboard": "full", "metadata": tree{}, "closed": false,
+			"configuration": tree{"customer": nil, "merchant": tree{"applied": true}, "recipient": tree{"applied": false}}, "defaults": tree{"currency": "gbp"},
+			"identity": tree{"country": "GB"}, "requirements": tree{"entries": []any{}}}
 	},
 	changes: []change{
 		{events: on("v2.core.account.updated"), weight: 16, when: is("closed", false), do: edits(
 			field{"display_name", list("Shop", "Shop & Co", "Shop Ltd")},
 			field{"contact_email", append(emails, nil)},
 			field{"metadata.tier", list("1", absent)},
+			field{"defaults.currency", list("gbp", "eur")},
+			field{"configuration.merchant.applied", list(true, false)},
 		)},
 		{events: on("v2.core.account.closed"), weight: 1, when: is("closed", false), do: func(_ *maker, o tree) { o["closed"] = true }},
 	},

@@ -58,6 +58,35 @@ func (c *call) listThin() ([]byte, *failure) {
 	return c.thinPage("events", items, last, more), nil
 }
 
+// asked answers null for what the second API answers only where it is asked for.
+func (c *call) asked(k *kind, body []byte) []byte {
+	if !k.thin || body == nil {
+		return body
+	}
+	named := map[string]bool{}
+	for name := range c.query {
+		if strings.HasPrefix(name, "include[") {
+			named[c.query.Get(name)] = true
+		}
+	}
+	o := parse(body)
+	for _, field := range []string{"defaults", "identity", "requirements"} {
+		if !named[field] {
+			o[field] = nil
+		}
+	}
+	configuration := o["configuration"].(tree)
+	o["configuration"] = nil
+	for field := range configuration {
+		if named["configuration."+field] {
+			o["configuration"] = configuration
+		} else {
+			configuration[field] = nil
+		}
+	}
+	return text(o)
+}
+
 // token is where the page begins that a token names, of a list of a size.
 func (c *call) token(size int) (int, *failure) {
 	token := c.query.Get("page")
@@ -90,7 +119,7 @@ func (c *call) listSecond(k *kind) ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	items, last, more := pick(0, end, limit, false, func(i int) []byte { return c.rendered(c.listed(all[i], asked)) })
+	items, last, more := pick(0, end, limit, false, func(i int) []byte { return c.rendered(c.asked(k, c.listed(all[i], asked))) })
 	return c.thinPage(k.plural, items, last, more), nil
 }
 

@@ -237,7 +237,11 @@ func (c *call) rendered(body []byte) []byte {
 
 // get answers an object. Of the deleted, some types leave a stub.
 func (c *call) get(k *kind, id string) ([]byte, *failure) {
-	if fail := c.only(); fail != nil {
+	var may []string
+	if k.thin {
+		may = []string{"include["}
+	}
+	if fail := c.only(may...); fail != nil {
 		return nil, fail
 	}
 	o := c.account.objects[id]
@@ -250,7 +254,7 @@ func (c *call) get(k *kind, id string) ([]byte, *failure) {
 	case r.body == nil:
 		return text(tree{"id": id, "object": k.name, "deleted": true}), nil
 	default:
-		return c.rendered(r.body), nil
+		return c.rendered(c.asked(k, r.body)), nil
 	}
 }
 
