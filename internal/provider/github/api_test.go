@@ -84,6 +84,12 @@ func TestLocate(t *testing.T) {
 		"an event of another object":    {"issue", "7", state(api + "/issues/3"), event("issues.opened", `{"action": "opened", "issue": {"id": 8, "url": "`+api+`/issues/4"}}`), "/repos/octo-org/kettle/issues/3", "/repos/octo-org/kettle/issues"},
 		"no state":                      {"label", "7", "", event("label.created", `{"action": "created", "label": `+state(api+"/labels/good%20first%20issue")+`}`), "/repos/octo-org/kettle/labels/good%20first%20issue", ""},
 		"a release":                     {"release", "7", state(api + "/releases/7"), nil, "/repos/octo-org/kettle/releases/7", "/repos/octo-org/kettle/releases"},
+		"a draft":                       {"release", "7", `{"url": "` + api + `/releases/7", "draft": true}`, nil, "/repos/octo-org/kettle/releases/7", ""},
+		"a draft once more":             {"release", "7", state(api + "/releases/7"), event("release.unpublished", `{"action": "unpublished", "release": `+state(api+"/releases/7")+`}`), "/repos/octo-org/kettle/releases/7", ""},
+		"a release that was made":       {"release", "7", state(api + "/releases/7"), event("release.created", `{"action": "created", "release": `+state(api+"/releases/7")+`}`), "/repos/octo-org/kettle/releases/7", ""},
+		"one that was made public":      {"release", "7", state(api + "/releases/7"), event("release.created", `{"action": "created", "release": {"id": 7, "url": "`+api+`/releases/7", "draft": false}}`), "/repos/octo-org/kettle/releases/7", "/repos/octo-org/kettle/releases"},
+		"a draft that was edited":       {"release", "7", state(api + "/releases/7"), event("release.edited", `{"action": "edited", "release": {"id": 7, "url": "`+api+`/releases/7", "draft": true}}`), "/repos/octo-org/kettle/releases/7", ""},
+		"one that was published":        {"release", "7", state(api + "/releases/7"), event("release.published", `{"action": "published", "release": `+state(api+"/releases/7")+`}`), "/repos/octo-org/kettle/releases/7", "/repos/octo-org/kettle/releases"},
 		"another release's address":     {"release", "7", state(api + "/releases/17"), nil, "", ""},
 		"a comment":                     {"issue_comment", "7", state(api + "/issues/comments/7"), nil, "/repos/octo-org/kettle/issues/comments/7", "/repos/octo-org/kettle/issues/comments"},
 		"a run":                         {"workflow_run", "7", state(api + "/actions/runs/7"), nil, "/repos/octo-org/kettle/actions/runs/7", "/repos/octo-org/kettle/actions/runs"},
@@ -270,28 +276,49 @@ func TestListOfOneSecond(t *testing.T) {
 	}
 }
 
-// A list by change tells what changed since, both ends included, in each repository.
+// A list by change tells what changed since, both ends included, in each repository, whichever way since is read; and nothing that is older than the second before.
 func TestListByChange(t *testing.T) {
 	t.Parallel()
-	l := newListing(t, githubfake.Options{Seed: 12, Objects: 100})
-	l.fake.Live(300)
-	l.fake.Advance(time.Minute)
-	since := l.fake.Now()
-	l.fake.Live(30)
-	want := map[string]bool{}
-	for _, o := range l.fake.Truth() {
-		if o.Type == "issue" && o.Body != nil && strings.Compare(field(t, o.Body, "updated_at"), since.Truncate(time.Second).Format(time.RFC3339)) >= 0 {
-			want[o.ID] = true
+	for _, after := range []bool{false, true} {
+		l := newListing(t, githubfake.Options{Seed: 12, Objects: 100, SinceAfter: after})
+		l.fake.Live(300)
+		l.fake.Advance(time.Minute)
+		since := l.fake.Now()
+		first := l.fake.Open(0)
+		l.fake.Live(30)
+		want := map[string]bool{}
+		for _, o := range l.fake.Truth() {
+			if o.Type == "issue" && o.Body != nil && strings.Compare(field(t, o.Body, "updated_at"), since.Truncate(time.Second).Format(time.RFC3339)) >= 0 {
+				want[o.ID] = true
+			}
+		}
+		got := l.all(t, "issue", since, func() {})
+		for id := range want {
+			if _, ok := got[id]; !ok {
+				t.Errorf("%s is missing", id)
+			}
+		}
+		if len(got) != len(want) || len(want) < 3 || !want[first] || l.pages != 2 {
+			t.Errorf("%d of %d, in %d pages", len(got), len(want), l.pages)
 		}
 	}
-	got := l.all(t, "issue", since, func() {})
-	for id := range want {
-		if _, ok := got[id]; !ok {
-			t.Errorf("%s is missing", id)
+}
+
+// A list goes on where its page ended, whichever way since is read: what shares the last second of a page is listed too.
+func TestListGoesOnWithinASecond(t *testing.T) {
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		l := newListing(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond, SinceAfter: after})
+		ids := map[string]bool{}
+		for i := range 240 { // a page ends within the seconds
+			if i%30 == 0 {
+				l.fake.Advance(time.Second)
+			}
+			ids[l.fake.Open(0)] = true
 		}
-	}
-	if len(got) != len(want) || len(want) < 3 || l.pages != 2 {
-		t.Errorf("%d of %d, in %d pages", len(got), len(want), l.pages)
+		if got := l.all(t, "issue", time.Time{}, func() {}); len(got) != len(ids) || l.pages > 6 {
+			t.Errorf("since is exclusive %t: %d of %d, in %d pages", after, len(got), len(ids), l.pages)
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ type place struct {
 //   - installation: read by the app itself, with a key that ends after ten minutes.
 //
 // A repository that answers 404 was deleted, or the key may no longer see it: nothing tells which but the event repository.deleted. A label is read by its name
-// alone, which a change of name takes from it.
+// alone, which a change of name takes from it. A release that is a draft is shown and listed to those alone who may push; a reader's key gets 404 for it.
 var gets = map[string]place{
 	"repository":        {below: regexp.MustCompile(`^$`)},
 	"label":             {below: regexp.MustCompile(`^/labels/[^/?#]+$`)},
@@ -64,6 +64,7 @@ func (GitHub) Locate(_ *provider.API, objectType, objectID string, state []byte,
 		return call, proof, false
 	}
 	switch {
+	case objectType == "release" && mayBeDraft(state, newest): // its list is readable, and hides it
 	case at.among != "":
 		proof = provider.Call{Path: "/repos/" + repository + at.among, Query: url.Values{"per_page": {"1"}}}
 	case objectType == "repository" && newest != nil && newest.Type == "repository.deleted":
@@ -109,6 +110,24 @@ func toldBy(e *provider.Stored, objectType, objectID string) string {
 		return ""
 	}
 	return text(root, r.member, "url")
+}
+
+// mayBeDraft: what is known of a release does not rule out that it is a draft now. Publishing and its end have events of their own.
+func mayBeDraft(state []byte, newest *provider.Stored) bool {
+	var kept struct {
+		Draft bool `json:"draft"`
+	}
+	_ = json.Unmarshal(state, &kept)
+	if kept.Draft || newest == nil {
+		return kept.Draft
+	}
+	root, err := read(newest.Body)
+	if err != nil {
+		return true
+	}
+	defer root.Release()
+	draft, told := root.Get("release", "draft").Bool()
+	return draft || newest.Type == "release.unpublished" || newest.Type == "release.created" && !told
 }
 
 // rowOf is how whole objects of a type are read.

@@ -70,7 +70,8 @@ func (GitHub) ListObjects(_ *provider.Source, api *provider.API, _, objectType s
 		c.Query[name] = values
 	}
 	if l.byChange && !since.IsZero() {
-		c.Query.Set("since", since.UTC().Truncate(time.Second).Format(time.RFC3339))
+		// GitHub does not say whether what changed at that time itself is listed: a second earlier, it is.
+		c.Query.Set("since", since.UTC().Truncate(time.Second).Add(-time.Second).Format(time.RFC3339))
 	}
 	return c
 }
@@ -142,8 +143,8 @@ func (l list) read(objectType string, raw []byte) (one *provider.Listed, changed
 	return &provider.Listed{ObjectID: id, At: changed, HasAt: ok, Known: raw}, changed, nil
 }
 
-// after is the cursor of the page after one, "" behind the last repository. A list by time goes on at the last time of the page, which it tells again. Where that is the time that the page
-// began at, more objects than a page holds changed in that second, and it goes on by page until it is past them: only there a delete could hide another object.
+// after is the cursor of the page after one, "" behind the last repository. A list by time goes on at the last time of the page, which it tells again, with the second before it. Where that is not past the time
+// that the page began at, more objects than a page holds changed within these two seconds, and it goes on by page until it is past them: only there a delete could hide another object.
 func (l list) after(api *provider.API, at spot, more bool, last int64) string {
 	switch {
 	case more && l.byChange && last > at.since:

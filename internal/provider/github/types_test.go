@@ -46,7 +46,8 @@ func TestTypes(t *testing.T) {
 	const beside = ", partial: the body names the ref and not what it is at; the push that comes beside it does, where there is one"
 	const returns = ", partial: the delete carries no time, and the same object can come back"
 	const issueVolatile = ", without reactions author_association sub_issues_summary issue_dependencies_summary milestone.open_issues milestone.closed_issues milestone.updated_at closed_by parent_issue_url performed_via_github_app pinned_comment"
-	const pullVolatile = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association base.repo head.repo milestone.open_issues milestone.closed_issues milestone.updated_at"
+	const pullVolatile = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association base.repo head.repo milestone.open_issues milestone.closed_issues milestone.updated_at " +
+		"allow_auto_merge allow_update_branch delete_branch_on_merge merge_commit_message merge_commit_title squash_merge_commit_message squash_merge_commit_title use_squash_pr_title_as_default"
 	const repoVolatile = ", without forks forks_count open_issues open_issues_count pushed_at size stargazers_count watchers watchers_count network_count subscribers_count permissions role_name " +
 		"temp_clone_token organization parent source template_repository security_and_analysis custom_properties code_of_conduct master_branch anonymous_access_enabled " +
 		"allow_auto_merge allow_merge_commit allow_rebase_merge allow_squash_merge allow_update_branch delete_branch_on_merge merge_commit_message merge_commit_title " +
@@ -120,15 +121,15 @@ func TestTypes(t *testing.T) {
 		{"watch.started", `{"a": 1` + inRepo + `}`, "ignored: a star under its older name; the event star tells when"},
 
 		{"workflow_run.requested workflow_run.in_progress workflow_run.completed", `{"workflow": {"id": 3}, "workflow_run": {"id": 9, "run_attempt": 1, ` + updated + `}}`,
-			"workflow_run 9" + at + ", own, without head_repository pull_requests referenced_workflows repository"},
+			"workflow_run 9" + at + ", own, without head_repository head_repository_id pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {"id": 3}, "workflow_run": {"id": 9, "run_attempt": 3, ` + updated + `}}`,
-			"workflow_run 9, at 1767225600000002/1000000, rank 1, own, without head_repository pull_requests referenced_workflows repository"},
+			"workflow_run 9, at 1767225600000002/1000000, rank 1, own, without head_repository head_repository_id pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": 9223372036854775807, ` + updated + `}}`,
-			"workflow_run 9, at 1767225600999999/1000000, rank 1, own, without head_repository pull_requests referenced_workflows repository"},
+			"workflow_run 9, at 1767225600999999/1000000, rank 1, own, without head_repository head_repository_id pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {}, "workflow_run": {"id": 9, "run_attempt": -7, ` + updated + `}}`,
-			"workflow_run 9" + at + ", own, without head_repository pull_requests referenced_workflows repository"},
+			"workflow_run 9" + at + ", own, without head_repository head_repository_id pull_requests referenced_workflows repository"},
 		{"workflow_run.completed", `{"workflow": {}, "workflow_run": {"id": 9, ` + updated + `}}`,
-			"workflow_run 9" + at + ", own, without head_repository pull_requests referenced_workflows repository"},
+			"workflow_run 9" + at + ", own, without head_repository head_repository_id pull_requests referenced_workflows repository"},
 		{"workflow_job.queued workflow_job.waiting workflow_job.in_progress workflow_job.completed", `{"workflow_job": {"id": 9, "started_at": "2026-01-01T00:00:00Z"}, "deployment": {}}`, "workflow_job 9" + clock},
 		{"check_run.created check_run.completed", `{"check_run": {"id": 9, "completed_at": "2026-01-01T00:00:00Z"}}`, "check_run 9" + clock},
 		{"check_run.rerequested check_run.requested_action", `{"check_run": {"id": 9}}`,

@@ -7,7 +7,9 @@ var (
 	volatileIssue = []string{"reactions", "author_association", "sub_issues_summary", "issue_dependencies_summary",
 		"milestone.open_issues", "milestone.closed_issues", "milestone.updated_at", "closed_by", "parent_issue_url", "performed_via_github_app", "pinned_comment"}
 	volatilePull = []string{"mergeable", "mergeable_state", "rebaseable", "merge_commit_sha", "author_association", "base.repo", "head.repo",
-		"milestone.open_issues", "milestone.closed_issues", "milestone.updated_at"}
+		"milestone.open_issues", "milestone.closed_issues", "milestone.updated_at",
+		"allow_auto_merge", "allow_update_branch", "delete_branch_on_merge", "merge_commit_message", "merge_commit_title",
+		"squash_merge_commit_message", "squash_merge_commit_title", "use_squash_pr_title_as_default"}
 	volatileComment    = []string{"reactions", "author_association", "performed_via_github_app", "pin"}
 	volatileRelease    = []string{"reactions", "short_description_html", "is_short_description_html_truncated", "mentions_count", "assets.download_count"}
 	volatileRepository = []string{"forks", "forks_count", "open_issues", "open_issues_count", "pushed_at", "size", "stargazers_count", "watchers", "watchers_count",
@@ -15,7 +17,7 @@ var (
 		"security_and_analysis", "custom_properties", "code_of_conduct", "master_branch", "anonymous_access_enabled",
 		"allow_auto_merge", "allow_merge_commit", "allow_rebase_merge", "allow_squash_merge", "allow_update_branch", "delete_branch_on_merge",
 		"merge_commit_message", "merge_commit_title", "squash_merge_commit_message", "squash_merge_commit_title", "use_squash_pr_title_as_default"}
-	volatileRun        = []string{"head_repository", "pull_requests", "referenced_workflows", "repository"}
+	volatileRun        = []string{"head_repository", "head_repository_id", "pull_requests", "referenced_workflows", "repository"}
 	volatileSuite      = []string{"app", "latest_check_runs_count", "pull_requests", "repository", "rerequestable", "runs_rerequestable"}
 	volatileDeployment = []string{"performed_via_github_app"}
 )

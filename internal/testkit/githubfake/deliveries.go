@@ -85,8 +85,11 @@ func (f *Fake) delay() int64 {
 // shownByWebhooks is an object as webhooks alone show it.
 func shownByWebhooks(kind string, body tree) tree {
 	shown := maps.Clone(body)
-	if kind == "release" {
+	switch kind {
+	case "release":
 		shown["short_description_html"] = "<p>tea</p>"
+	case "pull_request":
+		shown["delete_branch_on_merge"], shown["squash_merge_commit_title"] = false, "PR_TITLE"
 	}
 	return shown
 }

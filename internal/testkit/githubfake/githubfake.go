@@ -43,6 +43,8 @@ type Options struct {
 	Gap time.Duration
 	// Comments is the percentage of steps that comment on an issue, which moves the issue's version without an event of the issue.
 	Comments int
+	// SinceAfter: lists by time begin after it, and not with it; GitHub's documents can be read either way.
+	SinceAfter bool
 	// Meanwhile is called before each request is looked at; nil: nothing happens.
 	Meanwhile func()
 

@@ -262,6 +262,32 @@ func (f *Fake) Open(repository int) string {
 	return fmt.Sprint(f.issue(f.repos[repository]).id)
 }
 
+// Draft makes a release that is not public yet, in a repository, and names it. Only WriteKey sees it.
+func (f *Fake) Draft(repository int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := f.make(f.repos[repository], "release", "/releases", tree{"tag_name": f.word(), "name": "a draft", "body": "tea", "draft": true, "prerelease": false, "author": user(), "assets": []any{},
+		"published_at": nil})
+	f.tell(o, "release", "created", nil)
+	return fmt.Sprint(o.id)
+}
+
+// Publish makes a draft public, and Unpublish a release a draft again.
+func (f *Fake) Publish(id string) {
+	f.with(id, func(o *object) {
+		f.set(o, tree{"draft": false, "published_at": stamp(f.now())})
+		f.tell(o, "release", "published", nil)
+	})
+}
+
+// Unpublish makes a release a draft again.
+func (f *Fake) Unpublish(id string) {
+	f.with(id, func(o *object) {
+		f.set(o, tree{"draft": true, "published_at": nil})
+		f.tell(o, "release", "unpublished", nil)
+	})
+}
+
 // Edit changes an object's text, Comment comments on an issue, Delete deletes an object, and Transfer moves an issue to another repository.
 func (f *Fake) Edit(id string) { f.with(id, f.edit) }
 

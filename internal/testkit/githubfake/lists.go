@@ -61,7 +61,7 @@ func (c *call) list(r *repo, below string) answer {
 	kinds := map[string][]string{"/issues": {"issue", "pull_request"}, "/pulls": {"pull_request"}, "/releases": {"release"}, "/issues/comments": {"issue_comment"}}[below]
 	var list []tree
 	for _, o := range c.all {
-		if body := o.at(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil && c.wanted(body) {
+		if body := o.at(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil && c.wanted(body) && !c.hides(body) {
 			list = append(list, shownIn(below, o, body))
 		}
 	}
@@ -78,7 +78,7 @@ func (c *call) list(r *repo, below string) answer {
 // wanted: it is of the time and the state that were asked for; without a state only what is open is.
 func (c *call) wanted(body tree) bool {
 	if since, err := time.Parse(time.RFC3339, c.query.Get("since")); err == nil {
-		if at, _ := time.Parse(time.RFC3339, fmt.Sprint(body["updated_at"])); at.Before(since) {
+		if at, _ := time.Parse(time.RFC3339, fmt.Sprint(body["updated_at"])); at.Before(since) || c.options.SinceAfter && at.Equal(since) {
 			return false
 		}
 	}

@@ -155,6 +155,8 @@ func (c *call) within(r *repo, path []string) answer {
 func (c *call) get(o *object) answer {
 	body := o.at(c.at)
 	switch {
+	case body != nil && c.hides(body):
+		return missing
 	case body != nil:
 		return answer{status: http.StatusOK, body: encode(shownByAPI(o.kind, body))}
 	case o.moved != nil && o.gone():
@@ -165,6 +167,11 @@ func (c *call) get(o *object) answer {
 		return refusal(http.StatusGone, "This issue was deleted")
 	}
 	return missing
+}
+
+// hides: drafts are shown to those alone who may write.
+func (c *call) hides(body tree) bool {
+	return body["draft"] == true && body["tag_name"] != nil && c.key != WriteKey
 }
 
 // shownByAPI is an object as the API alone shows it.
