@@ -104,7 +104,7 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 	case provider.Expired:
 		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
 	}
-	return nil, &passingError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)}
+	return nil, &passingError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail), a.Verdict.Kind == provider.Throttled}
 }
 
 // refusedError is an answer that the credentials may not have what was asked for.
@@ -113,7 +113,11 @@ type refusedError struct{ text string }
 func (e *refusedError) Error() string { return e.text }
 
 // passingError is trouble of the API that may be over at the next call.
-type passingError struct{ text string }
+type passingError struct {
+	text string
+	// throttled: it says nothing of what was asked for.
+	throttled bool
+}
 
 func (e *passingError) Error() string { return e.text }
 

@@ -66,11 +66,18 @@ func (s *sweep) lookAt(ctx context.Context, it *item) (err error) {
 	}
 	a, err := s.calmly(ctx, func() (*Response, error) { return s.fetch(ctx, s.key(it.id), at.call) })
 	var refused *refusedError
+	var passing *passingError
 	switch {
 	case errors.As(err, &refused): // it alone may be kept from the key
 		it.bad = refused.text
 		_, err := s.control(ctx, s.order.Account)
 		return err
+	case errors.As(err, &passing) && !passing.throttled: // it alone may be in trouble, and for ever: an answer too large, for example
+		if _, down := s.control(ctx, s.order.Account); down != nil {
+			return err
+		}
+		it.bad = passing.text
+		return nil
 	case err != nil:
 		return err
 	case a.Date.IsZero():

@@ -114,6 +114,32 @@ func TestOneRefusedObjectIsLeft(t *testing.T) {
 	}
 }
 
+// An object that the API is in trouble with for ever, and well otherwise, is left after some tries, and the others of its type are what they are.
+func TestOneObjectInTroubleIsLeft(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.copied(t, "gone", "too_large")
+	var tries atomic.Int64
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/things/too_large" {
+			return nil, nil
+		}
+		tries.Add(1)
+		return failing(http.StatusBadGateway), nil
+	}
+	b.carry(t, b.runner())
+	r := b.sweep(t, reconcile.Order{Type: "thing"})
+	counted(t, r, map[string]int64{reconcile.Seen: 22, reconcile.Equal: 20, reconcile.Different: 1, reconcile.Left: 1, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	if dead := b.DB.Rows(t, `SELECT object_id FROM objects WHERE deleted`); len(dead) != 1 || dead[0] != "gone" || !b.proven(t).IsZero() {
+		t.Errorf("dead are %q, proven until %s", dead, b.proven(t))
+	}
+	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "left", "", 10)
+	if err != nil || len(page.Items) != 1 || page.Items[0].ObjectID != "too_large" || !strings.Contains(page.Items[0].Reason, "502") || tries.Load() < 2 {
+		t.Errorf("left %+v (%v), after %d tries", page.Items, err, tries.Load())
+	}
+}
+
 // A source whose API lists nothing says what to set.
 func TestASweepOfNothingIsRefused(t *testing.T) {
 	t.Parallel()

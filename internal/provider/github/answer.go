@@ -54,9 +54,9 @@ func (GitHub) Answer(status int, header http.Header, body []byte) provider.Verdi
 	case status == http.StatusGone && says("deleted"):
 		return provider.Verdict{Kind: provider.Missing, Detail: "answered 410: it was deleted"}
 	case status == http.StatusGone:
-		v.Detail = "answered 410: the repository has this switched off"
+		return provider.Verdict{Kind: provider.Refused, Detail: "answered 410: the repository has this switched off"}
 	case status == http.StatusUnavailableForLegalReasons:
-		v.Detail = "answered 451: withheld for legal reasons"
+		return provider.Verdict{Kind: provider.Refused, Detail: "answered 451: withheld for legal reasons"}
 	case status == http.StatusUnprocessableEntity && says("cursor"), status == http.StatusBadRequest && says("cursor"):
 		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the cursor is no longer known", status)}
 	}
