@@ -57,10 +57,18 @@ func (GitHub) Answer(status int, header http.Header, body []byte) provider.Verdi
 		return provider.Verdict{Kind: provider.Refused, Detail: "answered 410: the repository has this switched off"}
 	case status == http.StatusUnavailableForLegalReasons:
 		return provider.Verdict{Kind: provider.Refused, Detail: "answered 451: withheld for legal reasons"}
+	case status == http.StatusUnprocessableEntity && listsNoMore(said.Message):
+		return provider.Verdict{Kind: provider.Found, Wait: share(header)} // ObjectPage ends the list
 	case status == http.StatusUnprocessableEntity && says("cursor"), status == http.StatusBadRequest && says("cursor"):
 		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the cursor is no longer known", status)}
 	}
 	return v
+}
+
+// listsNoMore: of a long list, such as of releases, GitHub gives no more than the first 1,000 or 10,000.
+func listsNoMore(message string) bool {
+	message = strings.ToLower(message)
+	return strings.HasPrefix(message, "only the first ") && strings.Contains(message, " results are available")
 }
 
 // isList looks at the ends alone.

@@ -51,6 +51,8 @@ func TestAnswers(t *testing.T) {
 		"switched off":           {410, nil, said("Issues has been disabled in this repository."), provider.Refused, 0, "switched off"},
 		"withheld":               {451, nil, said("Repository access blocked"), provider.Refused, 0, "legal"},
 		"a cursor of old":        {422, nil, said("Invalid cursor"), provider.Expired, 0, "cursor"},
+		"the end of a list":      {422, nil, said("Only the first 1000 results are available."), provider.Found, 0, ""},
+		"unprocessable":          {422, nil, said("Validation Failed"), provider.Trouble, 0, "422"},
 		"a redirect":             {301, nil, said("Moved Permanently"), provider.Trouble, 0, "redirect"},
 		"broken":                 {500, nil, said("Server Error"), provider.Trouble, 0, "500"},
 	} {
@@ -319,6 +321,35 @@ func TestListGoesOnWithinASecond(t *testing.T) {
 		if got := l.all(t, "issue", time.Time{}, func() {}); len(got) != len(ids) || l.pages > 6 {
 			t.Errorf("since is exclusive %t: %d of %d, in %d pages", after, len(got), len(ids), l.pages)
 		}
+	}
+}
+
+// Of more releases than GitHub lists, the first are listed, and the list goes on with the next repository.
+func TestListThatIsCutShort(t *testing.T) {
+	t.Parallel()
+	l := newListing(t, githubfake.Options{Releases: 100})
+	ids := map[string]bool{}
+	for i := range 150 {
+		id := l.fake.Draft(0)
+		l.fake.Publish(id)
+		if i >= 50 { // the newest are listed
+			ids[id] = true
+		}
+		l.fake.Advance(time.Second)
+	}
+	last := l.fake.Draft(1)
+	l.fake.Publish(last)
+	got := l.all(t, "release", time.Time{}, func() {})
+	for id := range ids {
+		if got[id].Body == nil {
+			t.Errorf("%s is missing", id)
+		}
+	}
+	if len(got) != 101 || got[last].Body == nil || l.pages != 3 {
+		t.Errorf("%d releases in %d pages", len(got), l.pages)
+	}
+	if _, _, err := (github.GitHub{}).ObjectPage(nil, l.api, "", "issue", "", nil, []byte(`{"message": "Only the first 1000 results are available."}`)); err == nil {
+		t.Error("a list by change that is cut short is taken for whole")
 	}
 }
 

@@ -102,7 +102,10 @@ func readSpot(api *provider.API, cursor string) spot {
 func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, cursor string, header http.Header, body []byte) (page []provider.Listed, next string, err error) {
 	l, at := lists[objectType], readSpot(api, cursor)
 	members := []json.RawMessage{body}
-	if l.path != "" {
+	switch {
+	case l.path != "" && !l.byChange && isEnd(body):
+		return nil, l.after(api, at, false, 0), nil
+	case l.path != "":
 		members = nil
 		if err := json.Unmarshal(body, &members); err != nil {
 			return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
@@ -120,6 +123,14 @@ func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, c
 	}
 	more := l.path != "" && len(following(header)) > 0
 	return page, l.after(api, at, more, last), nil
+}
+
+// isEnd: the body is what GitHub says instead of a page behind the last that it gives. What is here and was behind that is looked at by itself.
+func isEnd(body []byte) bool {
+	var said struct {
+		Message string `json:"message"`
+	}
+	return !isList(body) && json.Unmarshal(body, &said) == nil && listsNoMore(said.Message)
 }
 
 // read reads a member of a page, nil where it is of another type; changed is its updated_at, 0 where it has none.

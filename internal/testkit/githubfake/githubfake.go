@@ -45,6 +45,8 @@ type Options struct {
 	Comments int
 	// SinceAfter: lists by time begin after it, and not with it; GitHub's documents can be read either way.
 	SinceAfter bool
+	// Releases is how many releases of a repository are listed, the newest; 0: all. The page behind them is refused.
+	Releases int
 	// Meanwhile is called before each request is looked at; nil: nothing happens.
 	Meanwhile func()
 

@@ -67,6 +67,9 @@ func (c *call) list(r *repo, below string) answer {
 	}
 	c.sort(below, list)
 	size, page := c.size(), c.number("page", 1)
+	if most := c.options.Releases; most > 0 && below == "/releases" && (page-1)*size >= most {
+		return refusal(http.StatusUnprocessableEntity, fmt.Sprintf("Only the first %d results are available.", most))
+	}
 	from, to := min((page-1)*size, len(list)), min(page*size, len(list))
 	a := answer{status: http.StatusOK, body: encode(append([]tree{}, list[from:to]...))}
 	if to < len(list) {
