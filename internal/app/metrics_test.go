@@ -67,8 +67,8 @@ func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	b.cfg.Sources["stripe"] = stripe
 	b.db.Exec(t, `WITH r AS (INSERT INTO runs (job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at, told_at)
 		VALUES ('reconcile', '{}', 'test', '', '', '{}', 'done', now(), now(), now(), now()) RETURNING run)
-		INSERT INTO sweeps (run, source, account, object_type, phase, began, made_at, updated_at)
-		SELECT r.run, s.number, '', 'customer', 'done', now(), now(), now() FROM r, sources s WHERE s.name = 'stripe'`)
+		INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at)
+		SELECT r.run, s.number, '', 'customer', 'done', now(), now() FROM r, sources s WHERE s.name = 'stripe'`)
 	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, '', 'events', now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
 	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run"}}
 	processor = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) { tuning.Runs.Measure = 50 * time.Millisecond }})

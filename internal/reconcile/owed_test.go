@@ -23,10 +23,10 @@ func TestOwedIsMeasured(t *testing.T) {
 	b.DB.Exec(t, `INSERT INTO runs (run, job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at) OVERRIDING SYSTEM VALUE
 		SELECT n, 'reconcile', jsonb_build_object('dry_run', n = 4), 'test', '', '', '{}', 'done', now(), now(), now() FROM generate_series(1, 6) n`)
 	// Of the first account the newest sweep that is done is the third, since the fourth is a dry run and the fifth is under way; the sixth is another account's.
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, made_at, updated_at, missing, behind, ahead, different, ghosts, mended, remaining)
-		SELECT n, $1, CASE n WHEN 6 THEN 'other' ELSE '' END, 'thing', CASE n WHEN 5 THEN 'list' ELSE 'done' END, now(), now(), now(), n, 10 * n, 100 * n, 1000 * n, 10000 * n, 100000 * n, 1000000 * n
+	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, missing, behind, ahead, different, ghosts, mended, remaining)
+		SELECT n, $1, CASE n WHEN 6 THEN 'other' ELSE '' END, 'thing', CASE n WHEN 5 THEN 'list' ELSE 'done' END, now(), now(), n, 10 * n, 100 * n, 1000 * n, 10000 * n, 100000 * n, 1000000 * n
 		FROM generate_series(1, 6) n`, b.Source)
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, made_at, updated_at, remaining) VALUES (2, $1, '', 'widget', 'done', now(), now(), now(), 7), (3, 99, '', 'gadget', 'done', now(), now(), now(), 8)`, b.Source)
+	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, remaining) VALUES (2, $1, '', 'widget', 'done', now(), now(), 7), (3, 99, '', 'gadget', 'done', now(), now(), 8)`, b.Source)
 	reg := prometheus.NewRegistry()
 	o, err := reconcile.NewOwed(reg, b.sources())
 	if err != nil {
