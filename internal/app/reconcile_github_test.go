@@ -119,5 +119,6 @@ func stable(t *testing.T, text []byte) [32]byte {
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	return v.Sum(canonical.Options{DropNull: true, Without: []string{"closed_by", "mergeable", "mergeable_state", "network_count", "permissions", "short_description_html"}})
+	return v.Sum(canonical.Options{DropNull: true, Without: []string{"closed_by", "delete_branch_on_merge", "mergeable", "mergeable_state", "network_count", "permissions", "short_description_html",
+		"squash_merge_commit_title"}})
 }
