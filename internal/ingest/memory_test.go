@@ -32,7 +32,8 @@ func TestBodiesInMemoryAreBounded(t *testing.T) {
 	}
 	full := <-answers // one of them is too many, the others wait
 	full.refused(t, 503, "overloaded")
-	cancel() // now the others' senders are gone, but their bodies are not
+	b.waits(t, "stripe", fit) // one that is still being read would go with its sender
+	cancel()                  // now the others' senders are gone, but their bodies are not
 	for range fit {
 		<-answers
 	}
