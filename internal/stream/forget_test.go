@@ -97,7 +97,7 @@ func TestForgetWhatWaits(t *testing.T) {
 		return err
 	})
 	cancel()
-	if err := <-done; err != nil {
+	if err := <-done; err != nil && !errors.Is(err, context.Canceled) { // the lag may be none before the consumer is open
 		t.Error(err)
 	}
 }
