@@ -8,7 +8,7 @@ func Statements() []string {
 		hintNumbersSQL, provenNumbersSQL, compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL,
 		renewSweepSQL, doneSweepSQL, unlistSQL, provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL,
 		countGhostsSQL, livingSQL, askedSQL, dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
-		knownChangesSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, dropTombstoneSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
+		knownChangesSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, orderTombstonesSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
 		openAccountsSQL, enteredSQL,
 	}
 }
