@@ -2,11 +2,12 @@
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 RACE := $(addprefix ./internal/,app ingest rebuild replay runs spool events lifecycle postgres processor reconcile stream telemetry testkit versioning)
-TIMEOUT ?= 8m
+TIMEOUT ?= 12m
 ARGS ?=
+EACH ?= 5s
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check race bench bench-quick bench-profile bench-gate bench-record build image prerequisites servers
+.PHONY: help dev test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +35,16 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 race: servers ## run the tests of everything concurrent under the race detector (needs a C compiler)
 	go test -race -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
 
+fuzz: ## fuzz each parser of what strangers send 20,000 times (EACH=...), which takes some minutes
+	.ci/fuzz 86400 $(or $(EACH),20000)
+
+vuln: ## look for known vulnerabilities in what the programs call; asks a database over the network
+	.ci/vuln
+
 # Built first: `go run` hides the status, and a build must not run beside what is measured.
 BENCH = cd bench && go build -buildvcs=false -o ../bin/bench . && exec ../bin/bench
 
-bench: servers ## measure everything beside the references, about an hour and a quarter (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
+bench: servers ## measure everything beside the references, about an hour and twenty minutes (ARGS="-dir ... -only ... -rounds ..."): docs/benchmarks.md
 	@$(BENCH) $(ARGS)
 
 bench-quick: servers ## the main rows, short: under three minutes
@@ -46,11 +53,28 @@ bench-quick: servers ## the main rows, short: under three minutes
 bench-profile: servers ## profiles of gateway, processor and references under load, into bench/out/profiles
 	@$(BENCH) -profile out/profiles $(ARGS)
 
+bench-verify: servers ## what verifying a log of EVENTS events costs (10,000,000, which takes 16 GB in memory or below TMPDIR, ARGS="-verify.text 40" less)
+	cd internal/verify && go test -run xxx -bench Verify -benchtime 1x -verify.objects $$(($(EVENTS) / 10)) -timeout 6h . $(ARGS)
+
+EVENTS ?= 10000000
+
 bench-gate: servers ## a minute of measuring against bench/gate.json: fails if something became much worse
 	@$(BENCH) -gate $(ARGS)
 
 bench-record: servers ## write bench/gate.json again
 	@$(BENCH) -gate-record $(ARGS)
+
+# Not in bin/, which has what is shipped.
+CHAOS = go build -buildvcs=false -o bin/dev/chaos ./test/chaos && exec bin/dev/chaos
+
+chaos: servers ## let things fail for ten minutes while deliveries come in, and compare what was promised with what there is (ARGS="-seed N -for 60s"): docs/reliability.md
+	@$(CHAOS) $(ARGS)
+
+chaos-short: servers ## a minute of it
+	@$(CHAOS) -for 60s $(ARGS)
+
+chaos-mutants: servers ## break the product on purpose, in one way after the other: each must be noticed
+	@$(CHAOS) -mutants $(ARGS)
 
 build: ## build the programs into bin/
 	go build -o bin/ ./cmd/...
@@ -58,9 +82,9 @@ build: ## build the programs into bin/
 image: servers ## build the container image with the local Go, localhost/postern:latest (IMAGE=... names another)
 	deploy/container/build.sh $(IMAGE)
 
-prerequisites: ## install PostgreSQL's server programs, buildah, Node and the SDKs of test/oracles where they are missing; check Go
+prerequisites: ## install PostgreSQL's server programs, buildah, Python, Node, the SDKs and descriptions of test/oracles where they are missing; check Go
 	@.ci/prerequisites
 
-# Nobody needs 300 MB of SDKs but the tests.
+# Nobody needs 300 MB of SDKs and descriptions but the tests.
 servers:
 	@.ci/prerequisites without-sdks

@@ -53,15 +53,19 @@ func TestRolesAreRefusedWhatTheyMustNotDo(t *testing.T) {
 			"UPDATE sources SET name = 'x'", "INSERT INTO objects SELECT * FROM objects", "SELECT * FROM outbox",
 			"DROP TABLE events", "ALTER TABLE events DISABLE TRIGGER ALL", "CREATE TABLE mine (a int)",
 			"SELECT * FROM retired", "SELECT raise_floor()",
+			"SELECT * FROM tokens", "SELECT * FROM idempotency_keys", "SELECT * FROM audit", "DELETE FROM audit", "UPDATE audit SET who = 'x'",
 		},
 		"processor": {
 			"INSERT INTO events SELECT * FROM events", "UPDATE events SET body = null", "DELETE FROM events", "TRUNCATE events",
 			"INSERT INTO event_keys SELECT * FROM event_keys", "DELETE FROM objects", "DELETE FROM outcomes", "TRUNCATE outcomes",
-			"SELECT * FROM rejections", "CREATE TABLE mine (a int)",
+			"SELECT * FROM rejections", "CREATE TABLE mine (a int)", "SELECT * FROM tokens", "INSERT INTO audit (who) VALUES ('x')", "DELETE FROM idempotency_keys", "DELETE FROM spools", "UPDATE spools SET empty_at = now()",
 		},
 		"operator": {
+			"UPDATE spools SET empty_at = now()",
 			"INSERT INTO events SELECT * FROM events", "UPDATE objects SET deleted = true", "DELETE FROM outcomes",
 			"SELECT ensure_partitions(0, 0)", "CREATE TABLE mine (a int)", "UPDATE log_floor SET ms = 1 << 42", "UPDATE log_floor SET ms = ms",
+			"UPDATE audit SET reason = ''", "DELETE FROM audit", "TRUNCATE audit", "INSERT INTO audit (who, via, address, action, target, reason, at) VALUES ('x', 'command', '', 'a', '', '', now())", "INSERT INTO audit (who, via, address, action, target, reason, database_user) VALUES ('x', 'command', '', 'a', '', '', 'x')",
+			"UPDATE tokens SET role = 'operator'", "UPDATE tokens SET digest = '\\x00'", "UPDATE tokens SET expires_at = NULL", "DELETE FROM tokens", "TRUNCATE tokens",
 		},
 		"reader": {
 			"SELECT * FROM postern.events", "SELECT * FROM postern.objects", "UPDATE postern.objects SET deleted = true",
@@ -84,7 +88,7 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 			"UPDATE log_floor SET ms = ms", "SELECT * FROM schema_migrations", "DELETE FROM rejections",
 		},
 		"processor": {"SELECT * FROM events", "UPDATE objects SET revision = revision", "DELETE FROM outbox", "SELECT * FROM schema_migrations"},
-		"operator":  {"SELECT * FROM events", "SELECT * FROM rejections", "SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM retired"},
+		"operator":  {"DELETE FROM spools", "INSERT INTO audit (who, via, address, action, target, reason) VALUES ('x', 'command', '', 'a', '', '')", "SELECT * FROM events", "SELECT * FROM rejections", "SELECT * FROM mirror.events", "SELECT raise_floor()", "SELECT * FROM retired"},
 		"reader":    {"SELECT * FROM mirror.objects", "SELECT * FROM mirror.events", "SELECT * FROM mirror.outcomes"},
 	} {
 		pool := db.Role(t, role)
@@ -101,7 +105,7 @@ func TestRolesMayDoTheirWork(t *testing.T) {
 	}
 }
 
-// The owner's rights are not limited by grants: triggers are what stops it, on partitions by name too, and on one made later.
+// The owner's rights are not limited by grants: triggers are what stops it, on partitions by name too, and on one made later; and in the audit.
 func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
 	t.Parallel()
 	db, id := withEvent(t)
@@ -110,7 +114,11 @@ func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
 	if err := owner.QueryRow(t.Context(), "SELECT tableoid::regclass::text FROM events WHERE id = $1", id).Scan(&partition); err != nil {
 		t.Fatal(err)
 	}
+	db.Exec(t, "INSERT INTO audit (who, via, address, action, target, reason) VALUES ('x', 'command', '', 'a', '', '')")
 	for who, pool := range map[string]*pgxpool.Pool{"maintenance": owner, "superuser": db.Pool} {
+		refused(t, pool, who, "UPDATE audit SET reason = 'another'")
+		refused(t, pool, who, "DELETE FROM audit")
+		refused(t, pool, who, "TRUNCATE audit")
 		for _, table := range []string{"events", partition} {
 			refused(t, pool, who, "UPDATE "+table+" SET body = null")
 			refused(t, pool, who, "DELETE FROM "+table)

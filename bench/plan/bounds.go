@@ -5,7 +5,7 @@ import "github.com/postern-gateway/postern/bench/suite"
 // Bounds are what must hold, on two cores with everything on one machine and bodies of 2.4 KB.
 func Bounds() []Bound {
 	var all []Bound
-	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(), sweepBounds(), sizeBounds()} {
+	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(), sweepBounds(), effectsBounds(), sizeBounds()} {
 		all = append(all, part...)
 	}
 	return all

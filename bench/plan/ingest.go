@@ -29,6 +29,7 @@ const (
 	chapterDisk      = "A slow disk"
 	chapterStored    = "Stored events again"
 	chapterReconcile = "Reconciliation"
+	chapterEffects   = "Effects"
 )
 
 // Length is how often and how long a row is run.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Full is every row, in about an hour and a quarter. rounds replaces the five rounds of the main rows.
+// Full is every row, in about an hour and twenty minutes. rounds replaces the five rounds of the main rows.
 func Full(rounds int) []Row {
 	most := Length{Rounds: 5, For: 5 * time.Second}
 	if rounds > 0 {
@@ -25,6 +25,7 @@ func Full(rounds int) []Row {
 		slowDisks(Length{Rounds: fewer, For: most.For}),
 		[]Row{again(most.Rounds, 200_000), beside(fewer, 400_000)},
 		[]Row{growth(most.Rounds, 20_000_000, 5_000_000, 8*time.Minute), stored(fewer, 10_000_000, 500_000, 15*time.Minute), sweep(fewer, sweptObjects)},
+		carriedOut(fewer, 15_000, manyEffects, 100_000),
 	)
 }
 

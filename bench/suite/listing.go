@@ -50,6 +50,8 @@ func newListing(objects int) (*listing, error) {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/customers", func(w http.ResponseWriter, r *http.Request) { l.list(w, r, l.objects) })
 	routes.HandleFunc("GET "+tenthPath+"/v1/customers", func(w http.ResponseWriter, r *http.Request) { l.list(w, r, l.objects/10) })
+	routes.HandleFunc("GET /v1/customers/{id}", func(w http.ResponseWriter, r *http.Request) { l.one(w, r, l.objects) })
+	routes.HandleFunc("GET "+tenthPath+"/v1/customers/{id}", func(w http.ResponseWriter, r *http.Request) { l.one(w, r, l.objects/10) })
 	routes.HandleFunc("/", l.other)
 	l.server = &http.Server{Handler: routes, ReadHeaderTimeout: time.Minute}
 	l.serving.Go(func() { _ = l.server.Serve(at) }) // until close
@@ -118,6 +120,17 @@ func (l *listing) list(w http.ResponseWriter, r *http.Request, of int) {
 		page = l.object(page, n)
 	}
 	l.answer(w, append(page, "]}"...))
+}
+
+// one answers with one of the first of the objects, by which the account's key is shown.
+func (l *listing) one(w http.ResponseWriter, r *http.Request, of int) {
+	n, err := strconv.Atoi(strings.TrimPrefix(r.PathValue("id"), "cus_"))
+	if err != nil || n >= of || l.name(n) != r.PathValue("id") {
+		l.other(w, r)
+		return
+	}
+	l.others.Add(1)
+	l.answer(w, l.object(nil, n))
 }
 
 // other answers that nothing has happened and that nothing else is there.

@@ -13,6 +13,7 @@ import (
 func TestListingIsAnAccount(t *testing.T) {
 	t.Parallel()
 	const objects, size = 2150, 1000
+	api := &provider.API{Key: provider.Secret{Value: []byte("sk_live_listing")}} // which reads no test clocks
 	l, err := newListing(objects)
 	if err != nil {
 		t.Fatal(err)
@@ -27,13 +28,13 @@ func TestListingIsAnAccount(t *testing.T) {
 		calls := l.pages.Load()
 		n, cursor := 0, ""
 		for page := true; page; page = cursor != "" {
-			call := stripe.Stripe{}.ListObjects(nil, &provider.API{}, "", "customer", time.Time{}, time.Time{}, cursor)
+			call := stripe.Stripe{}.ListObjects(nil, api, "", "customer", time.Time{}, time.Time{}, cursor)
 			body, err := get(t.Context(), l.address(tenth)+call.Path+"?"+call.Query.Encode())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var listed []provider.Listed
-			if listed, cursor, err = (stripe.Stripe{}).ObjectPage(nil, nil, "", "customer", cursor, nil, body); err != nil {
+			if listed, cursor, err = (stripe.Stripe{}).ObjectPage(nil, api, "", "customer", cursor, nil, body); err != nil {
 				t.Fatal(err)
 			}
 			for _, one := range listed {
@@ -42,6 +43,13 @@ func TestListingIsAnAccount(t *testing.T) {
 				}
 				n++
 			}
+		}
+		control, err := get(t.Context(), l.address(tenth)+"/v1/customers/"+l.name(want-1))
+		if err != nil || string(control) != string(l.object(nil, want-1)) {
+			t.Errorf("by its id the last object is %s, %v", control, err)
+		}
+		if _, err := get(t.Context(), l.address(tenth)+"/v1/customers/"+l.name(want)); err == nil {
+			t.Error("there is one more by its id")
 		}
 		if made := int(l.pages.Load() - calls); n != want || made != (want+listPage-1)/listPage {
 			t.Errorf("%d objects in %d pages, want %d", n, made, want)

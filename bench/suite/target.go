@@ -91,7 +91,7 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 // configure writes the configuration of gateway and processor: as shipped, but for addresses and room in the stream for a run's events.
 func (s *Suite) configure(database string, sources int) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "database:\n  url: %q\nnats:\n  url: %q\nstream:\n  max_bytes: 16GiB\n  max_messages: 10000000\ningest:\n  listen: 127.0.0.1:0\nadmin:\n  listen: 127.0.0.1:0\nsources:\n", database, s.m.NATS())
+	fmt.Fprintf(&b, "database:\n  url: %q\nnats:\n  url: %q\nstream:\n  max_bytes: 16GiB\n  max_messages: 10000000\ningest:\n  listen: 127.0.0.1:0\n  drain_delay: 1ms\nadmin:\n  listen: 127.0.0.1:0\nsources:\n", database, s.m.NATS())
 	for _, name := range sourceNames(sources) {
 		fmt.Fprintf(&b, "  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n", name, secret)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,4 +70,17 @@ func TestConfigCheckFindsWhatAReloadRefuses(t *testing.T) {
 			t.Errorf("%s: told\n%s\na reload says\n%v", name, errs.String(), refused)
 		}
 	}
+}
+
+// What may not be meant is told beside the answer, which stays what it is.
+func TestConfigCheckWarns(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "postern.yaml")
+	text := fmt.Sprintf("ingest: {spool: {dir: %q, max_bytes: 1048576GiB, unsafe_dir: true}}\nsources: {a: {provider: stripe, secrets: [{name: n, value: v}]}}\n", t.TempDir())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := execute(t.Context(), "", "config", "check", "--dev", file)
+	r.want(t, 0, "can be used; sources: a", "postern: warning: ingest.spool.unsafe_dir is on")
+	r.want(t, 0, "", "postern: warning: ingest.spool.dir: ")
 }

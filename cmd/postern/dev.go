@@ -21,7 +21,7 @@ type localFlags struct {
 
 func (f *localFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.listen, "listen", "", "ingest `address` (default 127.0.0.1:8080; port 0 picks a free one)")
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`, loopback only (default "+config.DefaultAdminListen+")")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin `address`; beyond loopback callers need tokens (default "+config.DefaultAdminListen+")")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "`address` of metrics and health for a scraper elsewhere (default none; /metrics is always on the admin address too)")
 	cmd.Flags().IntVar(&f.natsPort, "nats-port", 0, "`port` of the embedded JetStream on 127.0.0.1; 0: that of the last start in --dir, or else a free one")
 }

@@ -13,7 +13,7 @@ var typed = regexp.MustCompile("(?m)^    (?:\\$ )?postern ([a-z].*)$|`postern ([
 // What pages say to type there is: the commands, and their flags.
 func TestCommandsOfThePages(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{"README.md", "docs/operations.md", "docs/reconciliation.md", "docs/migrating.md"} {
+	for _, page := range []string{"README.md", "docs/operations.md", "docs/reconciliation.md", "docs/migrating.md", "docs/effects.md", "docs/checklists.md", "SECURITY.md"} {
 		text, err := os.ReadFile("../../" + page)
 		if err != nil {
 			t.Fatal(err)

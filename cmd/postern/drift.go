@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +33,7 @@ func newDriftCommand(c *cli) *cobra.Command {
 			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
 			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
 			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
+			{"NOTE", unlistedSince},
 		},
 		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
 	}.command(c)
@@ -47,6 +50,14 @@ func newDriftCommand(c *cli) *cobra.Command {
 	}
 	cmd.AddCommand(show, newDriftReportCommand(c))
 	return cmd
+}
+
+// unlistedSince says that a type is proven no further, since its list is refused.
+func unlistedSince(p reconcile.Proven) string {
+	if p.UnlistedBy == 0 {
+		return ""
+	}
+	return fmt.Sprintf("unlisted in run %d: %s", p.UnlistedBy, p.Unlisted)
 }
 
 func showRun(cmd *cobra.Command, c *cli, run int64) error {
@@ -71,7 +82,7 @@ func newDriftReportCommand(c *cli) *cobra.Command {
 are of all. Of each field it tells what was here and what was there.
 
 equal: the same. missing: there and not here. behind: older here. ahead: newer here than the list could know, so that there is nothing to mend. different: of one version, and not the
-same. ghosts: here and not there. mended: right since. left: not mended, and why.`,
+same. hidden: of all these, here, not listed, and found by their names. ghosts: here and not there. mended: right since. left: not mended, and why.`,
 		Example: "  postern drift report 7\n  postern drift report 7 --result left -o json",
 		Args:    wantArgs("RUN"),
 	}
@@ -143,11 +154,61 @@ func printReport(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int
 }
 
 func printTypes(out io.Writer, report *reconcile.Report) error {
-	s := &sink[reconcile.TypeReport]{out: out, columns: typeColumns, none: "The run has not come to any type yet."}
-	if err := s.add(report.Types); err != nil {
-		return err
+	s := &sink[reconcile.TypeReport]{out: out, columns: typeColumns}
+	if len(report.Types) == 0 {
+		s.none = "The run has not come to any type yet."
 	}
-	return s.end()
+	err := s.add(slices.DeleteFunc(slices.Clone(report.Types), unread))
+	if err == nil {
+		err = s.end()
+	}
+	for _, text := range besides(report) {
+		if err == nil {
+			_, err = fmt.Fprintf(out, "\n%s\n", plainLines(text))
+		}
+	}
+	return err
+}
+
+// unread: the run has passed over the type and counted nothing of it; a line below the table names it.
+func unread(t reconcile.TypeReport) bool {
+	return (t.Phase == reconcile.InRare || t.Phase == reconcile.InUnlisted) && t.Tally == reconcile.Tally{}
+}
+
+// besides are what the run has passed over, and whether clocks differ, and what to do.
+func besides(report *reconcile.Report) (all []string) {
+	var rare []string
+	refused := map[string][]string{}
+	for _, t := range report.Types {
+		switch t.Phase {
+		case reconcile.InRare:
+			rare = append(rare, t.ObjectType)
+		case reconcile.InUnlisted:
+			refused[t.Why] = append(refused[t.Why], t.ObjectType)
+		}
+		for _, p := range t.PassedOver {
+			all = append(all, t.ObjectType+": "+p.Text())
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(refused)) {
+		all = append(all, strings.Join(refused[why], ", ")+": unlisted, and so nothing is proven by this run: "+why)
+	}
+	if len(rare) > 0 {
+		ask := "postern reconcile " + report.Source + " --type " + rare[0]
+		if report.Account != "" {
+			ask += " --account " + report.Account
+		}
+		all = append(all, strings.Join(rare, ", ")+": rare, and not read: the mirror has none, and the list costs much. Nothing is proven of them. To read one: "+ask)
+	}
+	if n := report.SkewSeconds; n > 0 {
+		all = append(all, skewed(n))
+	}
+	return all
+}
+
+// skewed says that the clocks of the API and the database have differed by so many seconds.
+func skewed(n int64) string {
+	return fmt.Sprintf("The API's clock and the database's have differed by up to %s: see that the database's machine keeps the time (NTP).", counted(int(n), "second"))
 }
 
 var typeColumns = []column[reconcile.TypeReport]{
@@ -160,6 +221,7 @@ var typeColumns = []column[reconcile.TypeReport]{
 	{"BEHIND", tallied(func(t reconcile.TypeReport) int64 { return t.Behind })},
 	{"AHEAD", tallied(func(t reconcile.TypeReport) int64 { return t.Ahead })},
 	{"DIFFERENT", tallied(func(t reconcile.TypeReport) int64 { return t.Different })},
+	{"HIDDEN", tallied(func(t reconcile.TypeReport) int64 { return t.Hidden })},
 	{"GHOSTS", tallied(func(t reconcile.TypeReport) int64 { return t.Ghosts })},
 	{"MENDED", tallied(func(t reconcile.TypeReport) int64 { return t.Mended })},
 	{"LEFT", tallied(func(t reconcile.TypeReport) int64 { return t.Left })},

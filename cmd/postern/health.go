@@ -16,6 +16,7 @@ import (
 func newHealthCommand() *cobra.Command {
 	var address string
 	var timeout time.Duration
+	var asks asking
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Ask a daemon whether it can do its work, as a container's health check",
@@ -31,25 +32,30 @@ neither a shell nor curl. /readyz is about its work, PostgreSQL included; /healt
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("no answer within %s", timeout))
 			defer cancel()
-			if err := askHealth(ctx, u.String()); err != nil {
+			if err := askHealth(ctx, u.String(), &asks); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "ok")
 			return err
 		},
 	}
+	asks.flags(cmd)
 	cmd.Flags().StringVar(&address, "url", "http://"+config.DefaultAdminListen+"/readyz", "`address` to ask")
 	cmd.Flags().DurationVar(&timeout, "timeout", 3*time.Second, "how long the answer may take")
 	return cmd
 }
 
 // askHealth is nil where the address answers 200. It asks without a proxy of the environment: the daemon is near.
-func askHealth(ctx context.Context, address string) error {
+func askHealth(ctx context.Context, address string, asks *asking) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", address, err)
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport, err := asks.transport()
+	if err != nil {
+		return err
+	}
+	transport.DisableKeepAlives = true
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	res, err := client.Do(req)
 	if err != nil {

@@ -65,10 +65,12 @@ func newHintsDropCommand(c *cli) *cobra.Command {
   postern hints drop stripe customer cus_1 --account acct_1`,
 		Args: wantArgs("SOURCE", "TYPE", "ID"),
 	}
-	params := []admin.Param{accountOf}
+	params := []admin.Param{accountOf, {Name: "reason", Help: "why; kept in the audit"}}
 	filterFlags(cmd, params)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.hint(cmd, args, params, admin.ForgetHint, "is not looked at for this hint any more.")
+		return c.hint(cmd, args, params, func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*reconcile.HintView, error) {
+			return admin.ForgetHint(ctx, pool, values, operator())
+		}, "is not looked at for this hint any more.")
 	}
 	return cmd
 }

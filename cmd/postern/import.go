@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
@@ -17,10 +19,10 @@ import (
 
 // importing are the flags of `postern import`.
 type importing struct {
-	format, source, receivedAt, bad, name string
-	headers                               []string
-	columns                               map[string]string
-	dryRun                                bool
+	format, source, receivedAt, bad, name, reason string
+	headers                                       []string
+	columns                                       map[string]string
+	dryRun                                        bool
 }
 
 func newImportCommand(c *cli) *cobra.Command {
@@ -66,6 +68,7 @@ status 1; the rest is imported. A FILE.bad that holds something else is not writ
 	f.StringVar(&im.receivedAt, "received-at", "", "`time` of receipt of everything (RFC 3339)")
 	f.StringVar(&im.name, "name", "", "`name` of the file in the keys of what nothing names (default: FILE's own, without its folder)")
 	f.StringVar(&im.bad, "bad", "", "`file` for what is no event (default: FILE.bad)")
+	reasonFlag(cmd, &im.reason)
 	f.BoolVar(&im.dryRun, "dry-run", false, "say what would become of it and write nothing")
 	must(cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"postern", "events", "list", "csv", "bodies"}, cobra.ShellCompDirectiveNoFileComp)))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return im.run(cmd, c, args) }
@@ -85,10 +88,19 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 		role = operatorRole
 	}
 	errs := cmd.ErrOrStderr()
-	if order.Pool, err = c.connectAs(cmd.Context(), errs, role); err != nil {
+	if order.Pool, err = c.connectAs(cmd.Context(), errs, role, 2); err != nil {
 		return err
 	}
 	defer order.Pool.Close()
+	if !im.dryRun { // before it begins: it is many transactions, and what it brings in is never without a row
+		said := url.Values{"file": paths}
+		if im.source != "" {
+			said.Set("source", im.source)
+		}
+		if err := admin.Note(cmd.Context(), order.Pool, because(im.reason), "import", said.Encode()); err != nil {
+			return err
+		}
+	}
 	tell := newTeller(errs, "read", c.output == "json")
 	order.Stdin, order.Progress = cmd.InOrStdin(), tell.progress
 	order.Report = func(where string, why error) { tell.line(plain(where) + ": " + plain(why.Error())) }

@@ -25,11 +25,12 @@ func (c *cli) databaseURLs() (url, maintenance string, err error) {
 	if c.config == "" && os.Getenv(config.EnvName("database", "url")) == "" {
 		return c.instanceURLs()
 	}
-	load := config.LoadOperator
-	if c.dirGiven {
-		load = config.LoadBeside
+	cfg, err := config.LoadBeside(c.config)
+	if err == nil && cfg.Database.URL == "" && !c.dirGiven {
+		if _, err = config.LoadOperator(c.config); err != nil {
+			err = fmt.Errorf("%w; or name a dev instance beside it with --dir DIR, for its database", err)
+		}
 	}
-	cfg, err := load(c.config)
 	if err != nil {
 		return "", "", err
 	}
@@ -57,16 +58,16 @@ func (c *cli) instanceURLs() (url, maintenance string, err error) {
 
 // connect opens the database as the operator. Whoever calls closes the pool.
 func (c *cli) connect(ctx context.Context, errs io.Writer) (*pgxpool.Pool, error) {
-	return c.connectAs(ctx, errs, operatorRole)
+	return c.connectAs(ctx, errs, operatorRole, 2)
 }
 
-// connectAs opens the database as a role of ours.
-func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string) (*pgxpool.Pool, error) {
+// connectAs opens the database as a role of ours, with so many connections at most.
+func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string, most int32) (*pgxpool.Pool, error) {
 	url, _, err := c.databaseURLs()
 	if err != nil {
 		return nil, err
 	}
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: role, AppName: "postern operator", MaxConns: 2})
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: role, AppName: "postern operator", MaxConns: most})
 	if err != nil {
 		return nil, c.explainConnect(url, err)
 	}

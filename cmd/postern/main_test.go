@@ -310,7 +310,7 @@ func TestSetupCommands(t *testing.T) {
 	b.run(t, "init", path).want(t, 1, "", "--force")
 	b.run(t, "init", "--force", path).want(t, 0, "Wrote", "")
 	b.run(t, "init", "-").want(t, 0, "sources:", "")
-	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:35: sources.stripe.secrets.0: secret \"first\": the variable STRIPE_WEBHOOK_SECRET is not set")
+	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:37: sources.stripe.secrets.0: secret \"first\": the variable STRIPE_WEBHOOK_SECRET is not set")
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("whsec_x\n"), 0o600); err != nil {
 		t.Fatal(err)

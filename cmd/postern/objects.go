@@ -154,7 +154,7 @@ func versionWords(b json.RawMessage) string {
 }
 
 func newObjectsAnnounceCommand(c *cli) *cobra.Command {
-	var source, objectType string
+	var source, objectType, reason string
 	cmd := &cobra.Command{
 		Use:   "announce",
 		Short: "Send the objects of the mirror to the feed of changes again",
@@ -165,12 +165,13 @@ do the sending, within about a second.`,
   postern objects announce --source stripe --type subscription`,
 		Args: wantArgs(),
 	}
+	reasonFlag(cmd, &reason)
 	cmd.Flags().StringVar(&source, "source", "", "only objects of this `source`")
 	cmd.Flags().StringVar(&objectType, "type", "", "only objects of this `type`")
 	cmd.Flags().StringVar(&objectType, "object-type", "", "the same as --type, named as in the lists of events and outcomes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			n, err := admin.Announce(cmd.Context(), pool, source, objectType)
+			n, err := admin.Announce(cmd.Context(), pool, source, objectType, because(reason))
 			if err != nil {
 				return err
 			}

@@ -70,12 +70,13 @@ type explained struct {
 	Steps  []signature.Step `json:"steps"`
 	Answer string           `json:"answer,omitempty"`
 	Events []wouldBe        `json:"events,omitempty"`
-	reason provider.Reason
+	// reason is why a gateway would refuse it, "" where it would not.
+	reason string
 }
 
 // refuse adds why a gateway would not take the delivery.
 func (x *explained) refuse(r *provider.Rejection) {
-	x.Proven, x.reason = false, r.Reason
+	x.Proven, x.reason = false, string(r.Reason)
 	x.Steps = append(x.Steps, signature.Step{Name: "refused", Detail: string(r.Reason) + ": " + r.Reason.Explain()})
 }
 
@@ -112,7 +113,7 @@ func (t *captured) run(cmd *cobra.Command, c *cli, file string) error {
 	} else {
 		err = out.tell(cmd)
 	}
-	if err == nil && !out.Proven {
+	if err == nil && out.reason != "" {
 		err = fmt.Errorf("a gateway would refuse this delivery: %s", out.reason)
 	}
 	return err
@@ -254,7 +255,15 @@ func explain(p provider.Provider, src *provider.Source, d *provider.Delivery, an
 			return out, nil
 		}
 	}
-	return out, out.read(p, src, d)
+	a, err := provider.Accept(p, src, d)
+	if invalid := new(provider.Invalid); errors.As(err, &invalid) {
+		out.Answer, out.reason = fmt.Sprintf("refused with %d, and nothing is stored: %s", invalid.Status, invalid.Detail), "it cannot be stored"
+		return out, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, out.read(p, src, a.Delivery)
 }
 
 // steps are those of the scheme that the delivery has a signature of, else of the first.

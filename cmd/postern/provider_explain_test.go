@@ -109,3 +109,17 @@ func TestProviderTestUsage(t *testing.T) {
 	}
 	b.run(t, "provider", "test", file, "--provider", "stripe", "--secret", "s").want(t, 1, "missing_signature", "refuse this delivery")
 }
+
+// What an own service sends is read as the door reads it: what it stores of an event in headers, and why it would not.
+func TestOwnServicesAreExplained(t *testing.T) {
+	t.Parallel()
+	b := &testBundle{dir: t.TempDir()}
+	file := filepath.Join(b.dir, "body")
+	if err := os.WriteFile(file, []byte(`{"version": 4}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"provider", "test", file, "--provider", "api", "--secret", "a_token", "--header", "Authorization: Bearer a_token", "--header", "Content-Type: application/json"}
+	b.run(t, args...).want(t, 1, "refused with 400, and nothing is stored: the header Idempotency-Key is missing", "a gateway would refuse this delivery: it cannot be stored")
+	headers := []string{"--header", "ce-specversion: 1.0", "--header", "ce-id: 1", "--header", "ce-source: /s", "--header", "ce-type: com.example.order.updated", "--header", "ce-subject: o%201"}
+	b.run(t, append(args, headers...)...).want(t, 0, "order o 1", "")
+}

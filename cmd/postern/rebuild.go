@@ -134,6 +134,7 @@ to catch up.`,
 // newRebuildSteerCommand has a rebuild swapped or discarded; of a swap it waits for the end.
 func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
 	var noWait, yes bool
+	var reason string
 	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern rebuild " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,7 +146,7 @@ func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
 				if ok, err := confirmSteer(cmd, pool, run, name, yes); err != nil || !ok {
 					return err
 				}
-				found, err := admin.SteerRebuild(cmd.Context(), pool, run, name)
+				found, err := admin.SteerRebuild(cmd.Context(), pool, run, name, because(reason))
 				if err != nil {
 					return err
 				}
@@ -157,6 +158,7 @@ func newRebuildSteerCommand(c *cli, name, short string) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	reasonFlag(cmd, &reason)
 	if name == "swap" {
 		cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and end")
 	}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -26,17 +25,7 @@ func (b *testBundle) rebuilds(t *testing.T) {
 		t.Fatal(err)
 	}
 	carried := &rebuild.Runner{Pool: pool, Processor: p, Settings: rebuild.DefaultSettings}
-	r := runs.NewRunner(runs.Options{Pool: pool, ID: "test", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{rebuild.Job: carried.Carry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: time.Minute, Slots: 1, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	applied.Carry(t, pool, "test", 1, map[string]runs.Carry{rebuild.Job: carried.Carry})
 }
 
 // A rebuild is asked for, compared, swapped, and thrown away.

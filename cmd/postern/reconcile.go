@@ -134,6 +134,9 @@ func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run 
 		return err
 	}
 	_, err = fmt.Fprintf(out, "\n%s\n", plain(reconciled(&o, r.Counts, since, until)))
+	if n := r.Counts[reconcile.SkewSeconds]; n > 0 && err == nil {
+		_, err = fmt.Fprintf(out, "%s\n", skewed(n))
+	}
 	return err
 }
 
@@ -179,11 +182,14 @@ func reconcileCounts(counts map[string]int64) string {
 		return said
 	}
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Seen])}
-	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Ghosts, reconcile.Mended,
-		reconcile.Left, reconcile.Unlisted, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
+	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.Behind, reconcile.Ahead, reconcile.Different, reconcile.Hidden, reconcile.Ghosts, reconcile.Mended,
+		reconcile.Left, reconcile.Unlisted, reconcile.Rare, reconcile.Passed, reconcile.Undelivered, reconcile.Conflicting, reconcile.Refused, reconcile.Absent} {
 		if n := counts[what]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, what))
+			parts = append(parts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(what, "_", " ")))
 		}
+	}
+	if n := counts[reconcile.SkewSeconds]; n > 0 {
+		parts = append(parts, fmt.Sprintf("clocks %d s apart", n))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -16,14 +18,20 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// twoEvents is an API with two events, and the objects that they left, at a moment that stands.
+// twoEvents is an API with two events, and the objects that they left, at a moment that stands. Its clock is behind.
 type twoEvents struct{ now time.Time }
 
 func (a twoEvents) Now() time.Time       { return a.now }
 func (twoEvents) Longest() time.Duration { return 0 }
+func (twoEvents) Skew() time.Duration    { return -2100 * time.Millisecond }
+
+func (twoEvents) Download(context.Context, string, string, int64) (io.ReadCloser, error) {
+	return nil, errors.New("it has no files")
+}
 
 func (a twoEvents) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
 	body := fmt.Appendf(nil, `{"object_id": "obj_1", "object": {"a": 2}, "time": %d, "unit": 1, "rank": 1}`, sim.Start+2)
@@ -56,24 +64,7 @@ func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 		carried.Sources.Replace(&reconcile.Source{Name: "stripe", Number: number, Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
 			Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: twoEvents{time.UnixMicro(sim.Start).Add(time.Hour).UTC()}})
 	}
-	r := runs.NewRunner(runs.Options{Pool: pool, ID: "test", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{reconcile.Job: carried.Carry},
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: time.Minute, Slots: 1, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(stop)
-	return stop
+	return applied.Carry(t, pool, "test", 1, map[string]runs.Carry{reconcile.Job: carried.Carry})
 }
 
 // A reconciliation is asked for and watched, and says in words what it has come to.
@@ -94,7 +85,8 @@ func TestReconcile(t *testing.T) {
 	b.reconciles(t, true)
 	dry := b.run(t, "reconcile", "stripe", "--dry-run")
 	dry.want(t, 0, "The provider told of 2 events: the log had 0 and lacked 2. It was a dry run: nothing was appended, and nothing is proven by it.\n", "")
-	dry.want(t, 0, "2 processed, 2 missing\n", "")
+	dry.want(t, 0, "2 processed, 2 missing, clocks 3 s apart\n", "")
+	dry.want(t, 0, "\nThe API's clock and the database's have differed by up to 3 seconds: see that the database's machine keeps the time (NTP).\n", "")
 	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
 	until := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Settle).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
 	since := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.Kept).UTC().Truncate(time.Second).Format("2006-01-02T15:04:05.000000Z")
@@ -124,12 +116,14 @@ func TestDriftOnTheCommandLine(t *testing.T) {
 	b.reconciles(t, true)
 	b.run(t, "reconcile", "stripe")
 	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1")
-	const heads = "TYPE   PHASE  CHANGED SINCE  CHECKED  EQUAL  MISSING  BEHIND  AHEAD  DIFFERENT  GHOSTS  MENDED  LEFT\n"
-	b.run(t, "reconcile", "stripe", "--objects", "--full", "--dry-run").want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       0       0\n", "")
+	const heads = "TYPE   PHASE  CHANGED SINCE  CHECKED  EQUAL  MISSING  BEHIND  AHEAD  DIFFERENT  HIDDEN  GHOSTS  MENDED  LEFT\n"
+	b.run(t, "reconcile", "stripe", "--objects", "--full", "--dry-run").want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       0       0       0\n", "")
 	b.run(t, "drift", "show").want(t, 0, "events", "")
 	swept := b.run(t, "reconcile", "stripe", "--type", "thing")
-	swept.want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       2       0\n", "")
+	swept.want(t, 0, heads+"thing  done   -              3        1      1        1       0      0          0       0       2       0\n", "")
 	swept.want(t, 0, "postern drift report 4.", "")
+	swept.want(t, 0, "run 4 done: 3 objects", "")
+	swept.want(t, 0, "have differed by up to 3 seconds", "")
 	swept.want(t, 0, "3 processed, 1 equal, 1 missing, 1 behind, 2 mended", "")
 	b.run(t, "drift", "show").want(t, 0, "type thing  1970-01-01T00:00:00.000000Z", "")
 	report := b.run(t, "drift", "report", "4")
@@ -140,6 +134,24 @@ func TestDriftOnTheCommandLine(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "drift", "show", "--run", "4").want(t, 0, report.out, "")
+	b.db.Exec(t, `UPDATE sweeps SET passed_over = '[{"part": "o/r", "why": "answered 404", "cut": false}, {"part": "o/s", "why": "answered 422", "cut": true}]' WHERE run = 4`)
+	passed := b.run(t, "drift", "show", "--run", "4")
+	passed.want(t, 0, "\nthing: o/r was passed over: answered 404 (let the key read it, or take it out of the source's section api)\n", "")
+	passed.want(t, 0, "\nthing: o/s was not listed to its end: answered 422 (", "")
+	b.run(t, "drift", "show", "--run", "4", "-o", "json").want(t, 0, `"passed_over": [`, "")
+	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at) SELECT 4, number, '', t, 'rare', to_timestamp(0), now() FROM sources, unnest('{card,source}'::text[]) t WHERE name = 'stripe'`)
+	b.run(t, "drift", "show", "--run", "4").want(t, 0, "\ncard, source: rare, and not read: the mirror has none, and the list costs much. Nothing is proven of them. To read one: postern reconcile stripe --type card\n", "")
+	b.db.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, why, began, updated_at) SELECT 4, number, '', t, 'unlisted', 'answered 403', to_timestamp(0), now() FROM sources, unnest('{file,order}'::text[]) t WHERE name = 'stripe'`)
+	table := b.run(t, "drift", "report", "4")
+	if strings.Contains(table.out, "\nfile ") || strings.Contains(table.out, "\ncard ") {
+		t.Errorf("what was not read has a line of the table:\n%s", table.out)
+	}
+	table.want(t, 0, "\nfile, order: unlisted, and so nothing is proven by this run: answered 403\n", "")
+	b.run(t, "drift", "report", "4", "-o", "json").want(t, 0, `"why": "answered 403"`, "")
+	b.db.Exec(t, `UPDATE sweeps SET phase = 'unlisted', why = 'answered 403' WHERE run = 4 AND object_type = 'thing'`)
+	b.run(t, "drift", "show").want(t, 0, "unlisted in run 4: answered 403\n", "")
+	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"unlisted_by":4,"unlisted":"answered 403"`, "")
+	b.run(t, "runs", "show", "4").want(t, 0, "asked for  objects of type thing, of stripe\n", "")
 	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "no run over objects")
 	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "leave --source out")
 	b.run(t, "drift", "report", "1").want(t, 3, "", "no run over objects")
@@ -229,9 +241,12 @@ func TestHintsAreAddedAndDropped(t *testing.T) {
 	b := setup(t)
 	b.run(t, "hints", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
 	b.run(t, "hints", "add", "nobody", "customer", "cus_1").want(t, 2, "", "no source")
+	b.run(t, "hints", "add", "stripe", "customer", "cus_1").want(t, 2, "", "no processor reads the API of source stripe, so nobody would look: give the source a section api")
+	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	b.run(t, "hints", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason", "finance doubts it").want(t, 0, "customer cus_1 of source stripe will be looked at.\n", "")
 	r := b.run(t, "hints", "list", "--source", "stripe")
-	for _, text := range []string{"acct_1", "finance doubts it", operator()} {
+	for _, text := range []string{"acct_1", "finance doubts it", operator().String()} {
 		r.want(t, 0, text, "")
 	}
 	b.run(t, "hints", "drop", "stripe", "customer", "cus_1").want(t, 3, "", "not found")

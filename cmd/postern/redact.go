@@ -102,7 +102,7 @@ func (r *redacting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	if ok, err := confirm(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Redact(ctx, pool, order, operator(), reason, look.Events)
+	run, err := admin.Redact(ctx, pool, order, because(reason), look.Events)
 	if err != nil {
 		return err
 	}

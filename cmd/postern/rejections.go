@@ -209,7 +209,7 @@ func (r *releasing) run(cmd *cobra.Command, c *cli, a *again, named bool) error 
 
 func (r *releasing) release(cmd *cobra.Command, c *cli, a *again) error {
 	ctx := cmd.Context()
-	log, err := c.connectAs(ctx, cmd.ErrOrStderr(), gatewayRole)
+	log, err := c.connectAs(ctx, cmd.ErrOrStderr(), gatewayRole, 2)
 	if err != nil {
 		return fmt.Errorf("%w; what is released is written as a gateway writes: name its configuration with --config FILE", err)
 	}
@@ -219,7 +219,7 @@ func (r *releasing) release(cmd *cobra.Command, c *cli, a *again) error {
 		if !c.Proven {
 			return nil
 		}
-		receipts, err := ingest.Release(ctx, log, &c, operator(), r.reason)
+		receipts, err := ingest.Release(ctx, log, &c, operator().Person, r.reason)
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
@@ -34,8 +35,9 @@ under the run's number; the live one stays. What fails is counted and not tried 
 status is 1 then, and postern retry --run N tries it again. Ctrl-C here only ends the watching; postern runs
 pause, resume and cancel steer the run.
 
---mode says which side effects happen again; there are none yet, so missing and force do the same as state now. A run with --mode force waits until
-somebody approves it: postern runs approve.
+--mode says which effects there are of what the replay changes: with state, the default, none, and none come later; with missing those that have no
+entry in the ledger. What was changed before is not changed again, and has none. With force what had followed from the chosen events happens again, on purpose:
+mails are sent twice. Such a run waits until somebody approves it: postern runs approve.
 
 With --publish the events are applied to nothing: they go to the subjects postern.replays.RUN.> of the stream POSTERN_REPLAYS, for consumers of your own.
 
@@ -80,7 +82,7 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 	}
 	switch {
 	case c.output != "json":
-		fmt.Fprintln(out, previewed(p))
+		fmt.Fprintln(out, previewed(p.Preview)+forces(p.Again))
 	case r.preview:
 		return printJSON(out, p)
 	}
@@ -92,14 +94,28 @@ func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values u
 		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
 	}
 	question := "Replay them?"
-	if r.publish {
+	switch {
+	case r.publish:
 		question = "Publish them to postern.replays?"
+	case p.Again != nil:
+		question = "Replay them, and have these effects happen again?"
 	}
 	if ok, err := confirm(cmd, question, r.yes); err != nil || !ok {
 		return err
 	}
 	run, err := admin.Replay(ctx, pool, order, operator(), values, p.Events)
 	return wait(cmd, c, pool, run, err, r.noWait || order.Mode == replay.Force)
+}
+
+// forces says how many effects would happen again; "" where none is to.
+func forces(p *replay.AgainPreview) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.Exact:
+		return fmt.Sprintf("\nOf their effects, at most %d happen again", p.Effects)
+	}
+	return fmt.Sprintf("\nOf their effects, %d and more happen again; --exact counts them all", p.Effects)
 }
 
 // confirm asks a person. Where nobody can be asked, --yes must say it, or the flag of the command that only shows.
@@ -126,7 +142,7 @@ func confirm(cmd *cobra.Command, question string, yes bool) (bool, error) {
 }
 
 // operator is who gives the command, as far as the system knows.
-func operator() string {
+func operator() admin.By {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
@@ -134,5 +150,12 @@ func operator() string {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return name + "@" + host
+	return admin.By{Person: audit.Person{Name: name + "@" + host, Via: audit.Command}}
+}
+
+// because is operator with a reason.
+func because(reason string) admin.By {
+	by := operator()
+	by.Reason = reason
+	return by
 }

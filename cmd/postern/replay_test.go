@@ -134,6 +134,7 @@ func TestApproval(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
 	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "known are state, missing, force")
+	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "Of their effects, at most 0 happen again", "")
 	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It begins when somebody approves it: postern runs approve 1 --reason WHY", "")
 	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is proposed: approve it or cancel it (postern runs approve 1 --reason WHY, postern runs cancel 1)")
 	if h, err := runs.Take(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h != nil || err != nil {

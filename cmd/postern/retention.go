@@ -24,7 +24,7 @@ func newRetentionCommand(c *cli) *cobra.Command {
 
 // ages are the flags that take the place of the configuration's section retention.
 type ages struct {
-	bodies, keys, outcomes, rejections, runs int
+	bodies, keys, outcomes, rejections, runs, effects, effectKeys int
 	// export: the configuration wants an export before the drop.
 	export bool
 }
@@ -35,7 +35,8 @@ func (a *ages) flags(cmd *cobra.Command) {
 		to   *int
 		help string
 	}{{"bodies", &a.bodies, "days that events are kept"}, {"keys", &a.keys, "days that keys are kept, which tell duplicates"}, {"outcomes", &a.outcomes, "days that outcomes are kept"},
-		{"rejections", &a.rejections, "days that refused deliveries are kept"}, {"runs", &a.runs, "days that ended runs are kept"}} {
+		{"rejections", &a.rejections, "days that refused deliveries are kept"}, {"runs", &a.runs, "days that ended runs are kept"},
+		{"effects", &a.effects, "days that what effects that ended were planned with and answered is kept"}, {"effect-keys", &a.effectKeys, "days that effects that ended are kept, so that they do not follow again"}} {
 		cmd.Flags().IntVar(f.to, f.name, 0, f.help+"; 0: for ever (default: what the configuration says)")
 	}
 }
@@ -48,11 +49,12 @@ func (a *ages) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
 	}
 	a.export = cfg.Retention.Export != ""
 	r := cfg.Retention
-	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
+	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs, Effects: r.Effects, EffectKeys: r.EffectKeys}
 	for _, f := range []struct {
 		name     string
 		from, to *int
-	}{{"bodies", &a.bodies, &p.Bodies}, {"keys", &a.keys, &p.Keys}, {"outcomes", &a.outcomes, &p.Outcomes}, {"rejections", &a.rejections, &p.Rejections}, {"runs", &a.runs, &p.Runs}} {
+	}{{"bodies", &a.bodies, &p.Bodies}, {"keys", &a.keys, &p.Keys}, {"outcomes", &a.outcomes, &p.Outcomes}, {"rejections", &a.rejections, &p.Rejections}, {"runs", &a.runs, &p.Runs},
+		{"effects", &a.effects, &p.Effects}, {"effect-keys", &a.effectKeys, &p.EffectKeys}} {
 		if cmd.Flags().Changed(f.name) {
 			*f.to = *f.from
 		}
@@ -166,7 +168,7 @@ func printRetention(out io.Writer, c *cli, v *retention.View) error {
 		return printJSON(out, v)
 	}
 	p := v.Policy
-	if err := facts(out, "events are kept", days(p.Bodies), "keys", days(p.Keys), "outcomes", days(p.Outcomes), "rejections", days(p.Rejections), "ended runs", days(p.Runs)); err != nil {
+	if err := facts(out, "events are kept", days(p.Bodies), "keys", days(p.Keys), "outcomes", days(p.Outcomes), "rejections", days(p.Rejections), "ended runs", days(p.Runs), "contents of effects", days(p.Effects), "keys of effects", days(p.EffectKeys)); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
@@ -207,7 +209,7 @@ func printForgotten(out io.Writer, v *retention.View) error {
 // retentionCounts are what a run of retention has done, in words.
 func retentionCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d folded into bases", counts[retention.CountEvents]), counted(int(counts[retention.CountPartitions]), "partition") + " dropped"}
-	for _, what := range []string{retention.CountKeys, retention.CountOutcomes, retention.CountConflicts, retention.CountRejections, retention.CountRuns} {
+	for _, what := range []string{retention.CountKeys, retention.CountOutcomes, retention.CountConflicts, retention.CountRejections, retention.CountRuns, retention.CountEffects, retention.CountEffectKeys} {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s forgotten", n, what))
 		}

@@ -36,7 +36,7 @@ func newRunsCommand(c *cli) *cobra.Command {
 			{"STATUS", func(r runs.Run) string { return string(r.Status) }},
 			{"SCHEDULE", func(r runs.Run) string { return r.Schedule }},
 			{"PLANNED", func(r runs.Run) string { return r.PlannedAt.String() }},
-			{"EVENTS", func(r runs.Run) string { return strconv.FormatInt(r.Counts[replay.Processed], 10) }},
+			{"PROCESSED", func(r runs.Run) string { return processed(&r) }},
 			{"MADE", func(r runs.Run) string { return r.MadeAt.String() }},
 			{"ENDED", func(r runs.Run) string { return r.EndedAt.String() }},
 			{"WHO", func(r runs.Run) string { return r.Who }},
@@ -45,23 +45,24 @@ func newRunsCommand(c *cli) *cobra.Command {
 		},
 		none: "No runs.",
 	}.command(c),
-		runCommand(c, "show", "Show a run: what was asked for, how far it is, what came of it", func(ctx context.Context, pool *pgxpool.Pool, run int64) (*runs.Run, error) {
+		runCommand(c, "show", "Show a run: what was asked for, how far it is, what came of it", false, func(ctx context.Context, pool *pgxpool.Pool, run int64, _ admin.By) (*runs.Run, error) {
 			return runs.Show(ctx, pool, run)
 		}),
 		newRunsWatchCommand(c), newRunsApproveCommand(c))
 	for _, change := range []struct{ name, short string }{
 		{"pause", "Pause a run at its next checkpoint"}, {"resume", "Let a paused run go on"}, {"cancel", "End a run for good; what it has done stays"},
 	} {
-		cmd.AddCommand(runCommand(c, change.name, change.short, func(ctx context.Context, pool *pgxpool.Pool, run int64) (*runs.Run, error) {
-			return admin.ChangeRun(ctx, pool, run, change.name)
+		cmd.AddCommand(runCommand(c, change.name, change.short, true, func(ctx context.Context, pool *pgxpool.Pool, run int64, by admin.By) (*runs.Run, error) {
+			return admin.ChangeRun(ctx, pool, run, change.name, by)
 		}))
 	}
 	return cmd
 }
 
-// runCommand is a command that does something with a run and shows it.
-func runCommand(c *cli, name, short string, do func(context.Context, *pgxpool.Pool, int64) (*runs.Run, error)) *cobra.Command {
-	return &cobra.Command{
+// runCommand is a command that does something with a run and shows it. changes: it takes a reason.
+func runCommand(c *cli, name, short string, changes bool, do func(context.Context, *pgxpool.Pool, int64, admin.By) (*runs.Run, error)) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
 		Use: name + " RUN", Short: short, Example: "  postern runs " + name + " 7", Args: wantArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			run, err := number(args[0])
@@ -69,7 +70,7 @@ func runCommand(c *cli, name, short string, do func(context.Context, *pgxpool.Po
 				return err
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				found, err := do(cmd.Context(), pool, run)
+				found, err := do(cmd.Context(), pool, run, because(reason))
 				if err != nil {
 					return err
 				}
@@ -77,6 +78,14 @@ func runCommand(c *cli, name, short string, do func(context.Context, *pgxpool.Po
 			})
 		},
 	}
+	if changes {
+		reasonFlag(cmd, &reason)
+	}
+	return cmd
+}
+
+func reasonFlag(cmd *cobra.Command, reason *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "why; kept in the audit")
 }
 
 func newRunsWatchCommand(c *cli) *cobra.Command {
@@ -112,7 +121,7 @@ func newRunsApproveCommand(c *cli) *cobra.Command {
 				return usagef("say why with --reason")
 			}
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				found, err := admin.ApproveRun(cmd.Context(), pool, run, operator(), reason)
+				found, err := admin.ApproveRun(cmd.Context(), pool, run, because(reason))
 				if err != nil {
 					return err
 				}
@@ -160,10 +169,16 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 		return printJSON(out, r)
 	}
 	name, place := readUpTo(r)
-	return facts(out, "run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
-		"status", string(r.Status), detailWord(r), r.Detail, "asked for", string(r.Asked), "who", r.Who, "reason", r.Reason, "approved by", r.ApprovedBy,
-		"because", r.Approval, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
-		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), name, place, "events", inWords(r.Job, r.Counts))
+	pairs := []string{"run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
+		"status", string(r.Status), detailWord(r), r.Detail, "asked for", askedFor(r), "who", r.Who, "reason", r.Reason}
+	for _, a := range r.Approvals {
+		pairs = append(pairs, "approved by", a.Who+" at "+a.At.String(), "because", a.Why, "approved", a.Said)
+	}
+	if len(r.Approvals) == 0 { // before they were kept each by itself
+		pairs = append(pairs, "approved by", r.ApprovedBy, "because", r.Approval)
+	}
+	return facts(out, append(pairs, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
+		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), name, place, things(r), inWords(r.Job, r.Counts))...)
 }
 
 // detailWord says what a run's detail tells.
@@ -202,6 +217,12 @@ func inWords(job string, counts map[string]int64) string {
 	}
 	if n := counts[replay.Deduplicated]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d of them deduplicated", n))
+	}
+	if n := counts[replay.EffectsAgain]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d effects planned again", n))
+	}
+	if n := counts[replay.EffectsLeft]; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d effects that could not be", n))
 	}
 	for _, what := range []string{rebuild.Swapped, rebuild.Grown, rebuild.Emptied} {
 		if n, ok := counts[what]; ok {
@@ -283,7 +304,7 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 	if r.Expected > 0 {
 		line += fmt.Sprintf(" of about %d", r.Expected)
 	}
-	line += " events"
+	line += " " + things(r)
 	if stage := rebuild.Stage(r); stage != "" {
 		line += ", " + stage
 	}

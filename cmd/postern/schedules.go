@@ -38,13 +38,15 @@ run, however many there are. Runs are listed with postern runs list --schedule N
 		},
 		none: "No schedules. They are made in the configuration: see schedules in docs/configuration.md.",
 	}.command(c),
-		scheduleCommand(c, "show", "Show a schedule: what it asks for, when, and how it stands", runs.ShowSchedule),
-		newScheduleRunCommand(c),
-		scheduleCommand(c, "pause", "Let planned times pass by until resume; runs that are open go on", func(ctx context.Context, pool *pgxpool.Pool, name string) (*runs.Scheduled, error) {
-			return admin.ChangeSchedule(ctx, pool, name, "pause", operator())
+		scheduleCommand(c, "show", "Show a schedule: what it asks for, when, and how it stands", false, func(ctx context.Context, pool *pgxpool.Pool, name string, _ admin.By) (*runs.Scheduled, error) {
+			return runs.ShowSchedule(ctx, pool, name)
 		}),
-		scheduleCommand(c, "resume", "Plan a paused schedule again, from now on", func(ctx context.Context, pool *pgxpool.Pool, name string) (*runs.Scheduled, error) {
-			return admin.ChangeSchedule(ctx, pool, name, "resume", operator())
+		newScheduleRunCommand(c),
+		scheduleCommand(c, "pause", "Let planned times pass by until resume; runs that are open go on", true, func(ctx context.Context, pool *pgxpool.Pool, name string, by admin.By) (*runs.Scheduled, error) {
+			return admin.ChangeSchedule(ctx, pool, name, "pause", by)
+		}),
+		scheduleCommand(c, "resume", "Plan a paused schedule again, from now on", true, func(ctx context.Context, pool *pgxpool.Pool, name string, by admin.By) (*runs.Scheduled, error) {
+			return admin.ChangeSchedule(ctx, pool, name, "resume", by)
 		}))
 	return cmd
 }
@@ -67,13 +69,14 @@ func lastRun(s runs.Scheduled) string {
 	return fmt.Sprintf("run %d %s", s.Last, s.LastStatus)
 }
 
-// scheduleCommand is a command that does something with a schedule and shows it.
-func scheduleCommand(c *cli, name, short string, do func(context.Context, *pgxpool.Pool, string) (*runs.Scheduled, error)) *cobra.Command {
-	return &cobra.Command{
+// scheduleCommand is a command that does something with a schedule and shows it. changes: it takes a reason.
+func scheduleCommand(c *cli, name, short string, changes bool, do func(context.Context, *pgxpool.Pool, string, admin.By) (*runs.Scheduled, error)) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
 		Use: name + " NAME", Short: short, Example: "  postern schedules " + name + " nightly", Args: wantArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				s, err := do(cmd.Context(), pool, args[0])
+				s, err := do(cmd.Context(), pool, args[0], because(reason))
 				if err != nil {
 					return err
 				}
@@ -81,6 +84,10 @@ func scheduleCommand(c *cli, name, short string, do func(context.Context, *pgxpo
 			})
 		},
 	}
+	if changes {
+		reasonFlag(cmd, &reason)
+	}
+	return cmd
 }
 
 func newScheduleRunCommand(c *cli) *cobra.Command {

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
@@ -80,8 +83,8 @@ func newConfigCommand(c *cli) *cobra.Command {
 		Use:   "check FILE",
 		Short: "Say whether a configuration can be used, and which lines cannot",
 		Long: `Check FILE as a daemon does at its start and again before it reloads its sources: syntax, values, variables, secrets (read,
-never printed) and what each provider asks of its sources, and that every named file can be read. All problems are told at
-once. Nothing is connected to. FILE may be that of --config. With --dev it is checked as postern dev does: demo secrets are allowed and database.url may be missing.`,
+never printed) and what each provider asks of its sources, that every named file can be read, and that the spool's folder outlives
+the machine. All problems are told at once. Nothing is connected to. FILE may be that of --config. With --dev it is checked as postern dev does: demo secrets are allowed and database.url may be missing.`,
 		Example: `  postern config check postern.yaml
   postern config check --dev try.yaml`,
 		Args: c.wantFile,
@@ -105,6 +108,9 @@ once. Nothing is connected to. FILE may be that of --config. With --dev it is ch
 			sources := []string{}
 			for _, e := range cfg.Endpoints() {
 				sources = append(sources, e.Source.Name)
+			}
+			for _, warning := range slices.Concat(cfg.Warnings(), cfg.EffectWarnings()) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s\n", plain(warning))
 			}
 			if len(sources) == 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s names no source, so nothing could be received: serve and every reload refuse it, dev takes its demo sources\n", plain(file))
@@ -150,6 +156,11 @@ or be allowed to create schemas and roles. Any number of processes may do so at 
 			if err != nil {
 				return err
 			}
+			if applied > 0 { // the ledger of migrations has their times; who applied them is in the audit
+				if err := noteMigrations(cmd.Context(), url, applied); err != nil {
+					return fmt.Errorf("the schema is up to date, and the audit does not say who did it: %w", err)
+				}
+			}
 			if c.output == "json" {
 				return printJSON(cmd.OutOrStdout(), map[string]int{"applied": applied})
 			}
@@ -174,6 +185,15 @@ or be allowed to create schemas and roles. Any number of processes may do so at 
 		},
 	})
 	return cmd
+}
+
+func noteMigrations(ctx context.Context, url string, applied int) error {
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: operatorRole, AppName: "postern operator", MaxConns: 1})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return admin.Note(ctx, pool, operator(), "migrate up", counted(applied, "migration"))
 }
 
 // migration is one for output.

@@ -30,6 +30,7 @@ type top struct {
 func newTopCommand(c *cli) *cobra.Command {
 	t := &top{}
 	var from []string
+	var asks asking
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch what is going on: rates, latencies, queues, lag, outcomes",
@@ -53,11 +54,16 @@ and watched for its return.`,
 			if err != nil {
 				return err
 			}
-			t.scraper, t.json = newScraper(addresses), c.output == "json"
+			t.json = c.output == "json"
+			if t.scraper, err = newScraper(addresses, &asks); err != nil {
+				return err
+			}
 			defer t.scraper.client.CloseIdleConnections()
 			return t.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
+	asks.flags(cmd)
+	asks.tokenFlag(cmd)
 	cmd.Flags().StringArrayVar(&from, "from", nil, "`URL` of a process's metrics; may be given several times")
 	cmd.Flags().DurationVar(&t.every, "every", time.Second, "`time` between two looks")
 	cmd.Flags().BoolVar(&t.once, "once", false, "print one interval and end")
@@ -99,10 +105,14 @@ func (c *cli) adminAddresses() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Admin.Listen != "" {
-		return []string{cfg.Admin.Listen}, nil
+	scheme := "http://"
+	if cfg.Admin.TLS.Cert != "" {
+		scheme = "https://"
 	}
-	return []string{config.DefaultAdminListen, config.DefaultProcessorListen}, nil
+	if cfg.Admin.Listen != "" {
+		return []string{scheme + cfg.Admin.Listen}, nil
+	}
+	return []string{scheme + config.DefaultAdminListen, scheme + config.DefaultProcessorListen}, nil
 }
 
 func (t *top) run(ctx context.Context, in io.Reader, out io.Writer) error {

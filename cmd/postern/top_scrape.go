@@ -37,11 +37,18 @@ type page map[string]*dto.MetricFamily
 // scraper asks processes for their metrics.
 type scraper struct {
 	client *http.Client
+	token  string
 	from   []string
 }
 
-func newScraper(from []string) *scraper {
-	return &scraper{from: from, client: &http.Client{Timeout: scrapeWithin, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+func newScraper(from []string, asks *asking) (*scraper, error) {
+	transport, err := asks.transport()
+	if err != nil {
+		return nil, err
+	}
+	token, err := asks.token()
+	client := &http.Client{Transport: transport, Timeout: scrapeWithin, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &scraper{from: from, token: token, client: client}, err
 }
 
 // all asks every process at once, so that one that hangs holds up the others for no longer than one answer may take.
@@ -64,11 +71,15 @@ func (s *scraper) one(ctx context.Context, from string) (page, error) {
 		return nil, err
 	}
 	req.Header.Set("Accept", "text/plain;version=0.0.4")
+	authorize(req, s.token)
 	res, err := s.client.Do(req)
 	if err != nil {
 		return nil, withoutAddress(err)
 	}
 	defer res.Body.Close()
+	if res.StatusCode == http.StatusUnauthorized {
+		return nil, fmt.Errorf("answers %s: give a token with --token-file or %s", res.Status, tokenVariable)
+	}
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("answers %s", res.Status)
 	}

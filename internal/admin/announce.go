@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"net/url"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -12,7 +13,7 @@ import (
 
 // Announce has the running processors send the mirror's objects to the feed of changes again: all, or those of one source
 // and type; "" for either means any. It returns how many those are. Errors: events.ErrNotFound for an unknown source.
-func Announce(ctx context.Context, pool *pgxpool.Pool, source, objectType string) (objects int, err error) {
+func Announce(ctx context.Context, pool *pgxpool.Pool, source, objectType string, by By) (objects int, err error) {
 	var number int32
 	if source != "" {
 		known, err := sources(ctx, pool)
@@ -23,6 +24,9 @@ func Announce(ctx context.Context, pool *pgxpool.Pool, source, objectType string
 		if number, ok = known.Number[source]; !ok {
 			return 0, fmt.Errorf("source %s: %w: known are %s", source, events.ErrNotFound, sourceNames(known))
 		}
+	}
+	if err := Note(ctx, pool, by, "objects announce", url.Values{"source": {source}, "type": {objectType}}.Encode()); err != nil {
+		return 0, err
 	}
 	return processor.Announce(ctx, pool, number, objectType)
 }

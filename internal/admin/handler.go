@@ -4,11 +4,9 @@ package admin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -18,9 +16,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/retention"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
 const (
@@ -34,32 +36,46 @@ type Options struct {
 	Pool *pgxpool.Pool
 	// Ready tells whether the process can do its work; nil: always.
 	Ready func(ctx context.Context) error
+	// Stream reaches JetStream; nil: this process does not.
+	Stream *stream.Conn
 	// Metrics serves /metrics; nil: there is none.
 	Metrics http.Handler
+	// Refusals counts callers that are not let in; nil: nobody does.
+	Refusals *Refusals
+	// Tokens are those that callers may send; nil: there are none.
+	Tokens Checker
+	// RequireTokens refuses callers without one, but for /healthz and /readyz, and for /metrics with OpenMetrics. It must be set where the address is not loopback.
+	RequireTokens, OpenMetrics bool
 	// Endpoints are the sources as they are configured now, for dry runs; nil: they are not known here.
 	Endpoints func() []config.Endpoint
+	// Rule is a rule of effects as it is configured now, nil where there is none of the name; nil: they are not known here.
+	Rule func(name string) (*rules.Rule, error)
 	// Retention is the policy that the configuration sets.
 	Retention retention.Policy
 	// Logger gets a line per request; nil: silent.
 	Logger *slog.Logger
 }
 
-// New is the handler of /healthz, /readyz, /metrics, /debug/pprof/ and /api/v1. It asks nobody who they are, so it may only be served on
-// loopback addresses, and requests whose Host is another name (a page that points its own name here) are refused.
+// New is the handler of /healthz, /readyz, /metrics, /debug/pprof/ and /api/v1. Who is asked for no token may do all that a person at this machine may: requests whose Host is
+// another name than a loopback one (a page that points its own name here) are refused then. A browser sends no token by itself, so with one the name is nobody's matter.
 func New(o Options) http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	h := &handler{Options: o}
+	h := &handler{Options: o, unread: telemetry.NewComplaints(o.Logger, slog.LevelError, "admin requests not answered: which tokens are in force cannot be read", time.Now)}
 	e.HTTPErrorHandler = h.fail
 	e.Use(h.observe)
 	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
-	e.GET("/readyz", h.ready)
-	if o.Metrics != nil {
-		e.GET("/metrics", echo.WrapHandler(o.Metrics), localHost)
+	if o.RequireTokens { // it is open to strangers then
+		e.GET("/readyz", echo.WrapHandler(http.HandlerFunc((&scrape{Options: h.Options}).ready)))
+	} else {
+		e.GET("/readyz", h.ready)
 	}
-	profiles(e.Group("/debug/pprof", localHost))
-	api := e.Group("/api/v1", localHost)
+	if o.Metrics != nil {
+		e.GET("/metrics", echo.WrapHandler(o.Metrics), h.admitScrape)
+	}
+	profiles(e.Group("/debug/pprof", h.admit(access.Operator)))
+	api := e.Group("/api/v1", h.admit(""))
 	api.GET("/events", list(h, Events))
 	api.GET("/objects", list(h, Objects))
 	api.GET("/outcomes", list(h, Outcomes))
@@ -79,10 +95,14 @@ func New(o Options) http.Handler {
 		return ingest.ShowRejection(ctx, o.Pool, id)
 	}))
 	api.GET("/redactions", list(h, Redactions))
+	api.GET("/audit", list(h, Audit))
 	api.GET("/retention", list(h, h.retention))
 	h.runRoutes(api)
 	h.scheduleRoutes(api)
 	h.reconcileRoutes(api)
+	h.streamRoutes(api)
+	h.spoolRoutes(api)
+	h.effectRoutes(api)
 	return e
 }
 
@@ -90,6 +110,8 @@ type handler struct {
 	Options
 	// trying is held by the dry run that is under way.
 	trying sync.Mutex
+	// unread tells that nobody is let in: whoever asks again and again, as a scraper does, fills no log with it.
+	unread *telemetry.Complaints
 }
 
 // list serves one of the lists.
@@ -107,11 +129,11 @@ func (h *handler) show(run func(context.Context, echo.Context, url.Values) (any,
 		if err != nil {
 			return err
 		}
-		body, err := json.Marshal(found)
+		body, err := answered(found)
 		if err != nil {
 			return err
 		}
-		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, append(body, '\n'))
+		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, body)
 	}
 }
 
@@ -137,27 +159,6 @@ func (h *handler) ready(c echo.Context) error {
 	return c.String(http.StatusOK, "ready\n")
 }
 
-// localHost refuses requests that reached a loopback address under a foreign name.
-func localHost(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		host := c.Request().Host
-		if h, _, err := net.SplitHostPort(host); err == nil {
-			host = h
-		}
-		if ip := net.ParseIP(trimBrackets(host)); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return errForeignHost
-		}
-		return next(c)
-	}
-}
-
-func trimBrackets(host string) string {
-	if len(host) > 2 && host[0] == '[' && host[len(host)-1] == ']' {
-		return host[1 : len(host)-1]
-	}
-	return host
-}
-
 // observe logs one line per request and turns a panic into a fault of that request alone.
 func (h *handler) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
@@ -171,7 +172,7 @@ func (h *handler) observe(next echo.HandlerFunc) echo.HandlerFunc {
 				err = nil
 			}
 			h.Logger.Debug("admin request", "method", c.Request().Method, "path", c.Request().URL.Path, "status", c.Response().Status,
-				"duration_ms", time.Since(start).Milliseconds())
+				"caller", callerOf(c).name, "duration_ms", time.Since(start).Milliseconds())
 		}()
 		return next(c)
 	}

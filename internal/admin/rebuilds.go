@@ -7,10 +7,12 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -24,7 +26,7 @@ var RebuildParams = append([]Param{
 
 // Rebuild enters a rebuild into the ledger by RebuildParams; a running processor carries it out, and swaps at its end if swap says so. Errors:
 // events.ErrInvalid, also where the source has an open rebuild.
-func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bool, who string) (*Asked, error) {
+func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bool, by By) (*Asked, error) {
 	q := newQuery(ctx, pool, values, RebuildParams)
 	o := &rebuild.Order{Source: q.source(), Type: q.either("type", "object_type"), Swap: swap, Words: map[string]string{}}
 	if o.Source == 0 {
@@ -46,7 +48,7 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, values url.Values, swap bo
 		values = maps.Clone(values)
 		values.Set("swap", "true")
 	}
-	run, err := ask(ctx, pool, runs.Order{Job: rebuild.Job, Asked: o, Who: who, Expected: expected.Events}, values)
+	run, err := ask(ctx, pool, by, "rebuild", runs.Order{Job: rebuild.Job, Asked: o, Expected: expected.Events}, values)
 	return run, rebuild.Explain(ctx, pool, o, err)
 }
 
@@ -61,20 +63,17 @@ func CompareRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, values u
 }
 
 // SteerRebuild has a rebuild swapped or discarded and returns it as it stands then. Errors: events.ErrInvalid, events.ErrNotFound.
-func SteerRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, what string) (*runs.Run, error) {
-	steer, ok := map[string]func(context.Context, *pgxpool.Pool, int64) error{"swap": rebuild.Swap, "discard": rebuild.Discard}[what]
+func SteerRebuild(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by By) (*runs.Run, error) {
+	do, ok := map[string]func(context.Context, postgres.DB, int64) error{"swap": rebuild.Swap, "discard": rebuild.Discard}[what]
 	if !ok {
 		return nil, fmt.Errorf("%w: %q is nothing that can be done to a rebuild", events.ErrInvalid, what)
 	}
-	if err := steer(ctx, pool, run); err != nil {
-		return nil, err
-	}
-	return runs.Show(ctx, pool, run)
+	return steer(ctx, pool, run, "rebuild "+what, by, func(ctx context.Context, tx pgx.Tx) error { return do(ctx, tx, run) })
 }
 
 // rebuildRoutes takes orders for rebuilds and compares what they have staged.
 func (h *handler) rebuildRoutes(api *echo.Group) {
-	api.POST("/rebuilds", h.show(h.rebuild), fromOurselves)
+	api.POST("/rebuilds", h.show(h.rebuild), fromOurselves, h.once)
 	api.GET("/rebuilds/:run/compare", h.show(func(ctx context.Context, c echo.Context, values url.Values) (any, error) {
 		run, err := runNumber(c)
 		if err != nil {
@@ -88,8 +87,12 @@ func (h *handler) rebuildRoutes(api *echo.Group) {
 			if err != nil {
 				return nil, err
 			}
-			return SteerRebuild(ctx, h.Pool, run, what)
-		}), fromOurselves)
+			by, err := why(c)
+			if err != nil {
+				return nil, err
+			}
+			return SteerRebuild(ctx, h.Pool, run, what, by)
+		}), fromOurselves, h.once)
 	}
 }
 

@@ -7,12 +7,15 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // ReconcileParams say what to hold against the provider's API: with an object that object, with a type or objects all objects of the type or of every type, else the events that the
@@ -32,13 +35,13 @@ var ReconcileParams = append([]Param{
 }, onceParams...)
 
 // Reconcile enters a reconciliation into the ledger by ReconcileParams; a running processor carries it out. Errors: events.ErrInvalid.
-func Reconcile(ctx context.Context, pool *pgxpool.Pool, values url.Values, who string) (*Asked, error) {
+func Reconcile(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*Asked, error) {
 	q := newQuery(ctx, pool, values, ReconcileParams)
 	o := q.reconcile()
 	if q.err != nil {
 		return nil, q.err
 	}
-	return ask(ctx, pool, runs.Order{Job: reconcile.Job, Asked: o, Who: who}, values)
+	return ask(ctx, pool, by, "reconcile", runs.Order{Job: reconcile.Job, Asked: o}, values)
 }
 
 // reconcile is the order of ReconcileParams.
@@ -104,21 +107,48 @@ func Hints(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.P
 var WishParams = append(slices.Clone(objectParams), Param{"reason", "why; kept with the look"})
 
 // Wish has an object looked at by a running processor, by WishParams. Errors: events.ErrInvalid, *SeveralObjectsError.
-func Wish(ctx context.Context, pool *pgxpool.Pool, values url.Values, who string) (*reconcile.HintView, error) {
+func Wish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*reconcile.HintView, error) {
 	k, err := newQuery(ctx, pool, values, WishParams).objectKey()
 	if err != nil {
 		return nil, err
 	}
-	return reconcile.Wish(ctx, pool, k, who, cmp.Or(values.Get("reason"), "asked for"))
-}
-
-// ForgetHint takes a hint back, by the object's name. Errors: events.ErrInvalid, events.ErrNotFound, *SeveralObjectsError.
-func ForgetHint(ctx context.Context, pool *pgxpool.Pool, values url.Values) (*reconcile.HintView, error) {
-	k, err := newQuery(ctx, pool, values, objectParams).objectKey()
+	read, err := reconcile.Read(ctx, pool, k.Source)
 	if err != nil {
 		return nil, err
 	}
-	return reconcile.Forget(ctx, pool, k)
+	if !read {
+		return nil, fmt.Errorf("%w: no processor reads the API of source %s, so nobody would look: give the source a section api (docs/reconciliation.md), restart the processors, and ask again", events.ErrInvalid, values.Get("source"))
+	}
+	by.Reason = values.Get("reason")
+	return change(ctx, pool, by, "hints add", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.HintView, error) {
+		e.Target = named(k, values)
+		return reconcile.Wish(ctx, tx, k, by.String(), cmp.Or(by.Reason, "asked for"))
+	})
+}
+
+// ForgetHint takes a hint back, by the object's name. Errors: events.ErrInvalid, events.ErrNotFound, *SeveralObjectsError.
+func ForgetHint(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*reconcile.HintView, error) {
+	k, err := newQuery(ctx, pool, values, DropHintParams).objectKey()
+	if err != nil {
+		return nil, err
+	}
+	by.Reason = values.Get("reason")
+	return change(ctx, pool, by, "hints drop", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.HintView, error) {
+		e.Target = named(k, values)
+		return reconcile.Forget(ctx, tx, k)
+	})
+}
+
+// DropHintParams say which object's hint is taken back.
+var DropHintParams = append(slices.Clone(objectParams), reasonParam)
+
+// named is an object for the audit.
+func named(k versioning.Key, values url.Values) string {
+	said := url.Values{"source": {values.Get("source")}, "type": {k.Type}, "object_id": {k.ID}}
+	if k.Account != "" {
+		said.Set("account", k.Account)
+	}
+	return said.Encode()
 }
 
 // WatermarkParams choose watermarks.
@@ -149,11 +179,11 @@ func Differences(ctx context.Context, pool *pgxpool.Pool, run int64, values url.
 
 // reconcileRoutes takes orders for reconciliations, and tells what is owed and what is proven.
 func (h *handler) reconcileRoutes(api *echo.Group) {
-	api.POST("/reconciliations", h.show(h.reconcile), fromOurselves)
+	api.POST("/reconciliations", h.show(h.reconcile), fromOurselves, h.once)
 	api.GET("/hints", list(h, Hints))
-	api.POST("/hints", h.show(h.wish), fromOurselves)
-	api.POST("/hints/drop", h.show(h.forgetHint), fromOurselves)
-	api.POST("/objects/settle", h.show(h.settle), fromOurselves)
+	api.POST("/hints", h.show(h.wish), fromOurselves, h.once)
+	api.POST("/hints/drop", h.show(h.forgetHint), fromOurselves, h.once)
+	api.POST("/objects/settle", h.show(h.settle), fromOurselves, h.once)
 	api.GET("/watermarks", list(h, Watermarks))
 	api.GET("/runs/:run/drift", h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
 		run, err := runNumber(c)
@@ -199,5 +229,5 @@ func (h *handler) forgetHint(ctx context.Context, c echo.Context, _ url.Values) 
 	if err != nil {
 		return nil, err
 	}
-	return ForgetHint(ctx, h.Pool, values)
+	return ForgetHint(ctx, h.Pool, values, by(c))
 }

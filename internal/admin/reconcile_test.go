@@ -131,7 +131,7 @@ func TestHintsAndWatermarks(t *testing.T) {
 		t.Error(diff)
 	}
 	_, page = b.get(t, "/api/v1/watermarks?limit=1&source=stripe")
-	proven := map[string]any{"source": "stripe", "account": "", "what": "events", "since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "run": 7.0,
+	proven := map[string]any{"source": "stripe", "account": "", "what": "events", "since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "unlisted_by": 0.0, "unlisted": "", "run": 7.0,
 		"at": "2026-01-02T00:00:31.000000Z"}
 	if diff := cmp.Diff(proven, page["items"].([]any)[0]); diff != "" {
 		t.Error(diff)
@@ -150,6 +150,10 @@ func TestWishes(t *testing.T) {
 	b := setup(t)
 	const kind = "application/json"
 	body := `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "why not"}`
+	if status, h := b.post(t, "/api/v1/hints", kind, body); status != 400 || !strings.Contains(fmt.Sprint(h), "no processor reads the API of source stripe") {
+		t.Errorf("of a source without an API: %d %v", status, h)
+	}
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	for range 2 { // one look
 		status, h := b.post(t, "/api/v1/hints", kind, body)
 		if status != 200 || h["object_id"] != "cus_9" || h["reason"] != "why not" || !strings.HasPrefix(h["wanted_by"].(string), "admin API") {
@@ -171,7 +175,7 @@ func TestWishes(t *testing.T) {
 		{"/api/v1/hints", "text/plain", body, 415, "application/json"},
 		{"/api/v1/hints", kind, `{"source": "stripe", "type": "customer"}`, 400, "name the object: its source, type and id"},
 		{"/api/v1/hints", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400, "no source"},
-		{"/api/v1/hints/drop", kind, `{"source": "stripe", "type": "customer", "object_id": "x", "reason": "x"}`, 400, "no parameter"},
+		{"/api/v1/hints/drop", kind, `{"source": "stripe", "type": "customer", "object_id": "x", "who": "x"}`, 400, "no parameter"},
 	} {
 		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(fmt.Sprint(p["detail"], p["title"]), c.says) {
 			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)

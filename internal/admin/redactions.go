@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -137,12 +139,20 @@ func (q *query) oneFind(source int32) (redaction.Find, error) {
 	return redaction.NewFind(q.text("path"), q.values.Get("value"))
 }
 
-// Redact enters a redaction into the ledger; a running processor carries it out. A reason must be given. It returns the run's number. Errors: events.ErrInvalid.
-func Redact(ctx context.Context, pool *pgxpool.Pool, o *redaction.Order, who, reason string, expected int64) (run int64, err error) {
-	if reason == "" {
+// Redact enters a redaction into the ledger; a running processor carries it out. by must have a reason. It returns the run's number. Errors: events.ErrInvalid.
+func Redact(ctx context.Context, pool *pgxpool.Pool, o *redaction.Order, by By, expected int64) (run int64, err error) {
+	if by.Reason == "" {
 		return 0, fmt.Errorf("%w: say why with a reason: it is all that will be left", events.ErrInvalid)
 	}
-	return runs.Ask(ctx, pool, runs.Order{Job: redaction.Job, Asked: o, Who: who, Reason: reason, Expected: expected})
+	return change(ctx, pool, by, "redact", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (int64, error) {
+		words := url.Values{} // which name nobody
+		for name, word := range o.Words {
+			words.Set(name, word)
+		}
+		e.Target = words.Encode()
+		e.Run, err = runs.AskIn(ctx, tx, runs.Order{Job: redaction.Job, Asked: o, Who: by.String(), Reason: by.Reason, Expected: expected})
+		return e.Run, err
+	})
 }
 
 // Redactions lists the audit by RedactionParams. Errors: events.ErrInvalid.

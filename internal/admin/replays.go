@@ -9,8 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -27,7 +29,7 @@ var StoredParams = append(slices.DeleteFunc(slices.Clone(EventParams), func(p Pa
 // ReplayParams choose what to replay and how.
 var ReplayParams = slices.Concat(StoredParams, []Param{
 	{"rate", "at most so many events per second, so that live traffic keeps its latency (default: as fast as it goes)"},
-	{"mode", "what happens again outside of the mirror: state (nothing, the default), missing (effects that have no ledger entry), force (all effects; a person must approve the run). There are no effects yet, so all do the same now"},
+	{"mode", "which effects there are of what the replay changes: state (none, the default, and none come later), missing (those that have no ledger entry), force (as missing, and what had followed from the events happens again; a person must approve the run). What was changed before is not changed again; only force has it followed again"},
 }, onceParams)
 
 // jobs are what runs are made for.
@@ -90,20 +92,36 @@ func (q *query) ids(name string) []int64 {
 	return slices.Compact(ids)
 }
 
+// ReplayPreview is how much would be replayed.
+type ReplayPreview struct {
+	events.Preview
+	// Again is how many effects would happen again, with replay.Force; nil: none would.
+	Again *replay.AgainPreview `json:"again,omitempty"`
+}
+
 // PreviewReplay says how much would be replayed: estimated, or counted if exact.
-func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exact bool) (events.Preview, error) {
-	if exact {
-		return events.Count(ctx, pool, &o.Filter)
+func PreviewReplay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, exact bool) (p ReplayPreview, err error) {
+	if o.Mode == replay.Force && !o.Publish {
+		again, err := replay.PreviewAgain(ctx, pool, o, exact)
+		if err != nil {
+			return p, err
+		}
+		p.Again = &again
 	}
-	return events.Estimate(ctx, pool, &o.Filter)
+	look := events.Estimate
+	if exact {
+		look = events.Count
+	}
+	p.Preview, err = look(ctx, pool, &o.Filter)
+	return p, err
 }
 
 // Replay enters a replay, which PlanReplay made of the values, into the ledger; a running processor carries it out, with replay.Force once it is
 // approved. Errors: events.ErrInvalid.
-func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, who string, values url.Values, expected int64) (*Asked, error) {
+func Replay(ctx context.Context, pool *pgxpool.Pool, o *replay.Order, by By, values url.Values, expected int64) (*Asked, error) {
 	order := replayed(o)
-	order.Who, order.Expected = who, expected
-	return ask(ctx, pool, order, saidOfReplay(o, values))
+	order.Expected = expected
+	return ask(ctx, pool, by, "replay", order, saidOfReplay(o, values))
 }
 
 // EarlierReplay is EarlierRetry of a replay.
@@ -141,21 +159,26 @@ func Runs(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Pa
 var changes = map[string]runs.Status{"pause": runs.Paused, "resume": runs.Waiting, "cancel": runs.Cancelled}
 
 // ChangeRun pauses, resumes or cancels a run and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
-func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, change string) (*runs.Run, error) {
-	to, ok := changes[change]
+func ChangeRun(ctx context.Context, pool *pgxpool.Pool, run int64, what string, by By) (*runs.Run, error) {
+	to, ok := changes[what]
 	if !ok {
-		return nil, fmt.Errorf("%w: %q is nothing that can be done to a run", events.ErrInvalid, change)
+		return nil, fmt.Errorf("%w: %q is nothing that can be done to a run", events.ErrInvalid, what)
 	}
-	if err := runs.Change(ctx, pool, run, to); err != nil {
-		return nil, err
-	}
-	return runs.Show(ctx, pool, run)
+	return steer(ctx, pool, run, "runs "+what, by, func(ctx context.Context, tx pgx.Tx) error { return runs.Change(ctx, tx, run, to) })
 }
 
-// ApproveRun lets a proposed run begin and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
-func ApproveRun(ctx context.Context, pool *pgxpool.Pool, run int64, who, reason string) (*runs.Run, error) {
-	if err := runs.Approve(ctx, pool, run, who, reason); err != nil {
-		return nil, err
-	}
-	return runs.Show(ctx, pool, run)
+// steer changes a run and returns it as it stands then.
+func steer(ctx context.Context, pool *pgxpool.Pool, run int64, action string, by By, do func(context.Context, pgx.Tx) error) (*runs.Run, error) {
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.Run, error) {
+		if err := do(ctx, tx); err != nil {
+			return nil, err
+		}
+		e.Run, e.Target = run, fmt.Sprintf("run %d", run)
+		return runs.Show(ctx, tx, run)
+	})
+}
+
+// ApproveRun lets a proposed run begin, for by's reason, and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
+func ApproveRun(ctx context.Context, pool *pgxpool.Pool, run int64, by By) (*runs.Run, error) {
+	return steer(ctx, pool, run, "runs approve", by, func(ctx context.Context, tx pgx.Tx) error { return runs.Approve(ctx, tx, run, by.String(), by.Reason) })
 }

@@ -32,19 +32,20 @@ var RetainParams = onceParams
 
 // Retain enters a run of retention into the ledger, with RetainParams; a running processor carries it out.
 // Errors: events.ErrInvalid where one is open already.
-func Retain(ctx context.Context, pool *pgxpool.Pool, o *retention.Order, who string, values url.Values) (*Asked, error) {
+func Retain(ctx context.Context, pool *pgxpool.Pool, o *retention.Order, by By, values url.Values) (*Asked, error) {
 	p := o.Policy
 	values = maps.Clone(values)
-	for name, days := range map[string]int{"bodies": p.Bodies, "keys": p.Keys, "outcomes": p.Outcomes, "rejections": p.Rejections, "runs": p.Runs} {
+	for name, days := range map[string]int{"bodies": p.Bodies, "keys": p.Keys, "outcomes": p.Outcomes, "rejections": p.Rejections, "runs": p.Runs, "effects": p.Effects, "effect_keys": p.EffectKeys} {
 		values.Set(name, strconv.Itoa(days))
 	}
-	run, err := ask(ctx, pool, runs.Order{Job: retention.Job, Asked: o, Who: who}, values)
+	run, err := ask(ctx, pool, by, "retention run", runs.Order{Job: retention.Job, Asked: o}, values)
 	return run, retention.Explain(err)
 }
 
 // planParams are what a schedule may say of retention.
 var planParams = []Param{{"bodies", "days that events are kept"}, {"keys", "days that keys are kept"}, {"outcomes", "days that outcomes are kept"},
 	{"rejections", "days that refused deliveries are kept"}, {"runs", "days that ended runs are kept"},
+	{"effects", "days that what effects that ended were planned with and answered is kept"}, {"effect_keys", "days that effects that ended are kept, so that they do not follow again"},
 	{"export", "the folder into which each day is written and read back before it is dropped; left out, that of retention.export, if there is one"}}
 
 // mostDays bounds an age.
@@ -60,7 +61,7 @@ func planRetention(ctx context.Context, pool *pgxpool.Pool, values url.Values) (
 		}
 		return int(n)
 	}
-	p := retention.Policy{Bodies: days("bodies"), Keys: days("keys"), Outcomes: days("outcomes"), Rejections: days("rejections"), Runs: days("runs")}
+	p := retention.Policy{Bodies: days("bodies"), Keys: days("keys"), Outcomes: days("outcomes"), Rejections: days("rejections"), Runs: days("runs"), Effects: days("effects"), EffectKeys: days("effect_keys")}
 	if p.Empty() {
 		q.fail("no age is set, so everything is kept for ever: give bodies, rejections or another, in days")
 	}

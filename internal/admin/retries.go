@@ -76,8 +76,8 @@ func retriable(ctx context.Context, pool *pgxpool.Pool, run int64) error {
 }
 
 // AskRetry enters a retry, which PlanRetry made of the values, into the ledger; a running processor carries it out. Errors: events.ErrInvalid.
-func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, who string, values url.Values, expected int64) (*Asked, error) {
-	return ask(ctx, pool, runs.Order{Job: replay.RetryJob, Asked: o, Who: who, Expected: expected}, saidOfRetry(o, values))
+func AskRetry(ctx context.Context, pool *pgxpool.Pool, o *replay.Retry, by By, values url.Values, expected int64) (*Asked, error) {
+	return ask(ctx, pool, by, "retry", runs.Order{Job: replay.RetryJob, Asked: o, Expected: expected}, saidOfRetry(o, values))
 }
 
 // EarlierRetry is the run of whoever asked for a retry with its once key first, nil where nobody has: there is one also where it has left nothing to choose. Errors: events.ErrInvalid.

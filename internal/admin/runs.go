@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -37,12 +38,16 @@ func (h *handler) runRoutes(api *echo.Group) {
 			if err != nil {
 				return nil, err
 			}
-			return ChangeRun(ctx, h.Pool, run, change)
-		}), fromOurselves)
+			by, err := why(c)
+			if err != nil {
+				return nil, err
+			}
+			return ChangeRun(ctx, h.Pool, run, change, by)
+		}), fromOurselves, h.once)
 	}
-	api.POST("/runs/:run/approve", h.show(h.approve), fromOurselves)
-	api.POST("/replays", h.show(h.replay), fromOurselves)
-	api.POST("/retries", h.show(h.retry), fromOurselves)
+	api.POST("/runs/:run/approve", h.show(h.approve), fromOurselves, h.once)
+	api.POST("/replays", h.show(h.replay), fromOurselves, h.once)
+	api.POST("/retries", h.show(h.retry), fromOurselves, h.once)
 	h.rebuildRoutes(api)
 }
 
@@ -52,19 +57,12 @@ func (h *handler) approve(ctx context.Context, c echo.Context, _ url.Values) (an
 	if err != nil {
 		return nil, err
 	}
-	values, err := asked(c.Request().Body)
+	by, err := why(c)
 	if err != nil {
 		return nil, err
 	}
-	reason := values.Get("reason")
-	if values.Del("reason"); len(values) > 0 {
-		return nil, fmt.Errorf("%w: an approval has a reason and nothing else", events.ErrInvalid)
-	}
-	return ApproveRun(ctx, h.Pool, run, by(c), reason)
+	return ApproveRun(ctx, h.Pool, run, by)
 }
-
-// by is who asks, as far as is known.
-func by(c echo.Context) string { return "admin API, from " + c.Request().RemoteAddr }
 
 func runNumber(c echo.Context) (int64, error) {
 	run, err := strconv.ParseInt(c.Param("run"), 10, 64)
@@ -126,8 +124,8 @@ func flag(values url.Values, name string) (bool, error) {
 	return text == "true", nil
 }
 
-// asked reads a body of names and plain values as parameters. It must be an object, and nothing else: an empty one asks for everything.
-func asked(body io.Reader) (url.Values, error) {
+// asked reads a body of names and plain values as parameters. It must be an object, and nothing else: an empty one asks for everything. What the names of whole have may be an object; it is kept as JSON.
+func asked(body io.Reader, whole ...string) (url.Values, error) {
 	var fields map[string]any
 	d := json.NewDecoder(io.LimitReader(body, maxAsked))
 	d.UseNumber()
@@ -144,6 +142,12 @@ func asked(body io.Reader) (url.Values, error) {
 			values.Set(name, v)
 		case json.Number, bool:
 			values.Set(name, fmt.Sprint(v))
+		case map[string]any:
+			b, err := json.Marshal(v)
+			if err != nil || !slices.Contains(whole, name) {
+				return nil, fmt.Errorf("%w: %s: want a text, a number, true or false", events.ErrInvalid, name)
+			}
+			values.Set(name, string(b))
 		default:
 			return nil, fmt.Errorf("%w: %s: want a text, a number, true or false", events.ErrInvalid, name)
 		}

@@ -80,7 +80,7 @@ func TestApprovals(t *testing.T) {
 		body   string
 		status int
 		holds  string
-	}{{``, 400, "no JSON object"}, {`{}`, 400, "say why"}, {`{"reason": "yes", "who": "root"}`, 400, "nothing else"}, {`{"reason": "agreed"}`, 200, ""}, {`{"reason": "agreed"}`, 400, "waits for nobody"}} {
+	}{{``, 400, "say why"}, {`{}`, 400, "say why"}, {`[]`, 400, "no JSON object"}, {`{"reason": "yes", "who": "root"}`, 400, "no parameter \"who\""}, {`{"reason": "agreed"}`, 200, ""}, {`{"reason": "agreed"}`, 400, "waits for nobody"}} {
 		status, run := b.post(t, "/api/v1/runs/1/approve", kind, c.body)
 		if detail, _ := run["detail"].(string); status != c.status || !strings.Contains(detail, c.holds) {
 			t.Errorf("%s: %d %v", c.body, status, run)

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net/url"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -71,14 +74,25 @@ func said(values url.Values) string {
 	return words.Encode()
 }
 
-// ask enters an order that was read of values, with their reason and once key.
-func ask(ctx context.Context, pool *pgxpool.Pool, o runs.Order, values url.Values) (*Asked, error) {
-	o.Reason, o.OnceKey, o.Said = values.Get("reason"), values.Get("once_key"), said(values)
-	run, fresh, err := runs.AskOnce(ctx, pool, o)
-	if err != nil {
-		return nil, err
+// ask enters an order that was read of values, with their reason and once key. action is the command that does so.
+func ask(ctx context.Context, pool *pgxpool.Pool, by By, action string, o runs.Order, values url.Values) (*Asked, error) {
+	o.Who, o.Reason, o.OnceKey, o.Said = by.String(), values.Get("reason"), values.Get("once_key"), said(values)
+	return change(ctx, pool, by, action, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*Asked, error) {
+		run, fresh, err := runs.AskOnce(ctx, tx, o)
+		if err != nil {
+			return nil, err
+		}
+		return entered(ctx, tx, e, run, fresh, o.Said, o.Reason)
+	})
+}
+
+// entered is a run as it was entered, with what the audit says of it: nothing where an earlier one has the key.
+func entered(ctx context.Context, tx pgx.Tx, e *audit.Entry, run int64, fresh bool, target, reason string) (*Asked, error) {
+	e.Run, e.Target, e.Reason = run, target, reason
+	if !fresh {
+		e.Action = ""
 	}
-	return shown(ctx, pool, run, fresh)
+	return shown(ctx, tx, run, fresh)
 }
 
 // earlier is the run of whoever used the once key of values first, for an order of a job; nil where nobody did, or there is no key.
@@ -98,8 +112,8 @@ type Asked struct {
 }
 
 // shown is the run as it stands.
-func shown(ctx context.Context, pool *pgxpool.Pool, run int64, fresh bool) (*Asked, error) {
-	r, err := runs.Show(ctx, pool, run)
+func shown(ctx context.Context, db postgres.DB, run int64, fresh bool) (*Asked, error) {
+	r, err := runs.Show(ctx, db, run)
 	if err != nil {
 		return nil, err
 	}
@@ -110,15 +124,21 @@ func shown(ctx context.Context, pool *pgxpool.Pool, run int64, fresh bool) (*Ask
 var FireParams = onceParams
 
 // Fire runs a schedule's job now. Errors: events.ErrNotFound, events.ErrInvalid.
-func Fire(ctx context.Context, pool *pgxpool.Pool, name, who string, values url.Values) (*Asked, error) {
+func Fire(ctx context.Context, pool *pgxpool.Pool, name string, by By, values url.Values) (*Asked, error) {
 	if q := newQuery(ctx, pool, values, FireParams); q.err != nil {
 		return nil, q.err
 	}
-	run, fresh, err := runs.Fire(ctx, pool, Jobs, name, who, values.Get("reason"), values.Get("once_key"))
+	f, err := runs.PlanFire(ctx, pool, Jobs, name, by.String(), values.Get("reason"), values.Get("once_key"))
 	if err != nil {
 		return nil, err
 	}
-	return shown(ctx, pool, run, fresh)
+	return change(ctx, pool, by, "schedules run", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*Asked, error) {
+		run, fresh, err := f.Enter(ctx, tx)
+		if err != nil {
+			return nil, err
+		}
+		return entered(ctx, tx, e, run, fresh, "schedule "+name, f.Reason)
+	})
 }
 
 // ScheduleParams choose schedules.
@@ -135,14 +155,17 @@ func Schedules(ctx context.Context, pool *pgxpool.Pool, values url.Values) (even
 }
 
 // ChangeSchedule pauses or resumes a schedule and returns it as it stands then. Errors: events.ErrNotFound, events.ErrInvalid.
-func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, change, who string) (*runs.Scheduled, error) {
-	switch change {
-	case "pause":
-		return runs.PauseSchedule(ctx, pool, name, who)
-	case "resume":
-		return runs.ResumeSchedule(ctx, pool, name)
-	}
-	return nil, fmt.Errorf("%w: %q is nothing that can be done to a schedule", events.ErrInvalid, change)
+func ChangeSchedule(ctx context.Context, pool *pgxpool.Pool, name, what string, by By) (*runs.Scheduled, error) {
+	return change(ctx, pool, by, "schedules "+what, func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*runs.Scheduled, error) {
+		e.Target = "schedule " + name
+		switch what {
+		case "pause":
+			return runs.PauseSchedule(ctx, tx, name, by.String())
+		case "resume":
+			return runs.ResumeSchedule(ctx, tx, name)
+		}
+		return nil, fmt.Errorf("%w: %q is nothing that can be done to a schedule", events.ErrInvalid, what)
+	})
 }
 
 // scheduleRoutes serves the schedules.
@@ -153,8 +176,12 @@ func (h *handler) scheduleRoutes(api *echo.Group) {
 	}))
 	for _, change := range []string{"pause", "resume"} {
 		api.POST("/schedules/:name/"+change, h.show(func(ctx context.Context, c echo.Context, _ url.Values) (any, error) {
-			return ChangeSchedule(ctx, h.Pool, param(c, "name"), change, by(c))
-		}), fromOurselves)
+			by, err := why(c)
+			if err != nil {
+				return nil, err
+			}
+			return ChangeSchedule(ctx, h.Pool, param(c, "name"), change, by)
+		}), fromOurselves, h.once)
 	}
 	api.POST("/schedules/:name/run", h.show(func(ctx context.Context, c echo.Context, query url.Values) (any, error) {
 		if len(query) > 0 {
@@ -165,5 +192,5 @@ func (h *handler) scheduleRoutes(api *echo.Group) {
 			return nil, err
 		}
 		return Fire(ctx, h.Pool, param(c, "name"), by(c), values)
-	}), fromOurselves)
+	}), fromOurselves, h.once)
 }

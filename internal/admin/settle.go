@@ -50,7 +50,7 @@ var SettleParams = slices.Concat(objectParams, onceParams)
 
 // Settle enters a look that wins over all that was known of an object, by SettleParams; a running processor makes it. A reason must be given. Errors:
 // events.ErrInvalid, *SeveralObjectsError.
-func Settle(ctx context.Context, pool *pgxpool.Pool, values url.Values, who string) (*Asked, error) {
+func Settle(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*Asked, error) {
 	q := newQuery(ctx, pool, values, SettleParams)
 	if strings.TrimSpace(q.text("reason")) == "" {
 		q.fail("say why with a reason: it is kept with the look that wins")
@@ -62,7 +62,7 @@ func Settle(ctx context.Context, pool *pgxpool.Pool, values url.Values, who stri
 	words := map[string]string{"settle": "true", "source": q.text("source"), "account": k.Account, "type": k.Type, "object_id": k.ID}
 	values = maps.Clone(values)
 	values.Set("settle", "true") // under one key it is no order for a mere look
-	return ask(ctx, pool, runs.Order{Job: reconcile.Job, Who: who, Asked: &reconcile.Order{Source: k.Source, Account: k.Account, What: reconcile.Object, Type: k.Type, ID: k.ID,
+	return ask(ctx, pool, by, "objects settle", runs.Order{Job: reconcile.Job, Asked: &reconcile.Order{Source: k.Source, Account: k.Account, What: reconcile.Object, Type: k.Type, ID: k.ID,
 		Settle: true, Words: words}}, values)
 }
 

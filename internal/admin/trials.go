@@ -27,17 +27,23 @@ func NewTrial(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoi
 	if err != nil {
 		return nil, err
 	}
+	configured := Configured(endpoints, known)
+	if name := known.Name[o.Filter.Source]; o.Filter.Source != 0 && configured[name].Provider == nil {
+		names := slices.Sorted(maps.Keys(configured))
+		return nil, fmt.Errorf("%w: source %s is not in the configuration used here, so its events cannot be read; there are %s", events.ErrInvalid, name, strings.Join(names, ", "))
+	}
+	return processor.NewTrial(pool, configured, known)
+}
+
+// Configured are the sources of these endpoints that the log has events of, by name, as a processor reads them.
+func Configured(endpoints []config.Endpoint, known events.Sources) map[string]processor.Source {
 	configured := map[string]processor.Source{}
 	for _, e := range endpoints {
 		if number, ok := known.Number[e.Source.Name]; ok { // else it has stored nothing
 			configured[e.Source.Name] = processor.Source{Number: number, Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
 		}
 	}
-	if name := known.Name[o.Filter.Source]; o.Filter.Source != 0 && configured[name].Provider == nil {
-		names := slices.Sorted(maps.Keys(configured))
-		return nil, fmt.Errorf("%w: source %s is not in the configuration used here, so its events cannot be read; there are %s", events.ErrInvalid, name, strings.Join(names, ", "))
-	}
-	return processor.NewTrial(pool, configured, known)
+	return configured
 }
 
 // The bounds of a dry run that is asked for over HTTP, and how many places of a state its answer has.

@@ -20,7 +20,7 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("config", "", "configuration `FILE` (YAML); POSTERN_... variables win over it")
-	adminListen := flags.String("admin", "", "admin `ADDRESS`, loopback only (default "+o.AdminListen+")")
+	adminListen := flags.String("admin", "", "admin `ADDRESS`; beyond loopback callers need tokens (default "+o.AdminListen+")")
 	metrics := flags.String("metrics", "", "metrics and health `ADDRESS` for a scraper elsewhere (default none; /metrics is always on the admin address too)")
 	listen := new(string)
 	if o.Gateway {
@@ -80,6 +80,10 @@ func stay(ctx context.Context, o Options, stderr io.Writer) (err error) {
 		return err
 	}
 	a, err := New(ctx, o)
+	if err != nil && ctx.Err() != nil { // an orderly stop, if an early one
+		o.Logger.Info("stopped before it was ready", "error", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func Override(cfg *config.Config, listen, adminListen, metrics string) error {
 		return nil
 	}
 	cfg.Admin.Listen = adminListen
-	return config.CheckLoopback(adminListen)
+	return config.CheckAdminListen(adminListen)
 }
 
 // Version is the module's version and revision, as the binary was built.

@@ -48,11 +48,14 @@ type Local struct {
 	opts  LocalOptions
 	stack lifecycle.Stack
 	moved string
+	// away: PostgreSQL did not answer when the instance started, and the gateway runs alone. returned gets a token when it does.
+	away     bool
+	returned chan struct{}
 }
 
 // NewLocal starts the servers that are needed, migrates, and builds gateway and processor. After an error all is undone.
 func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
-	l := &Local{opts: o}
+	l := &Local{opts: o, returned: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			if ctx.Err() != nil { // whatever was under way complained of it
@@ -70,23 +73,63 @@ func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
-	if err := l.startDatabase(ctx); err != nil {
+	if err := l.keepSpool(); err != nil {
 		return nil, err
+	}
+	if err := l.startDatabase(ctx); err != nil {
+		if l.away = postgres.IsUnavailable(err) && o.Config.Ingest.Spool.Dir != "" && ctx.Err() == nil; !l.away {
+			return nil, err
+		}
+		o.Logger.Warn("postgresql does not answer: the gateway runs alone until it does, and keeps deliveries in the spool", "error", err)
 	}
 	if err := l.startStream(ctx); err != nil {
 		return nil, err
 	}
-	l.App, err = New(ctx, Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: true, AdminListen: config.DefaultAdminListen,
-		Loader: o.Loader, Hangup: o.Hangup, Stopping: o.Stopping, Tune: o.Tune})
-	if err != nil {
+	if err := l.build(ctx); err != nil {
 		return nil, err
 	}
+	return l, nil
+}
+
+// build makes the parts: both, or the gateway alone while PostgreSQL is away.
+func (l *Local) build(ctx context.Context) error {
+	o := l.opts
+	parts := Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: !l.away, AdminListen: config.DefaultAdminListen,
+		Loader: o.Loader, Hangup: o.Hangup, Stopping: o.Stopping, Tune: o.Tune}
+	if l.away {
+		parts.Migrate, parts.Returned = l.migrate, func() { l.returned <- struct{}{} }
+	}
+	app, err := New(ctx, parts)
+	if err != nil {
+		return err
+	}
+	l.App = app
 	l.reloaded = func(cfg *config.Config) {
 		if err := l.writeInstance(cfg); err != nil {
 			o.Logger.Warn("instance file not written; `postern send` does not know the new sources", "error", err)
 		}
 	}
-	return l, nil
+	return nil
+}
+
+// keepSpool keeps a spool in the state folder where the configuration names none. Where that folder is lost with the machine there is none: what PostgreSQL has not taken is not acknowledged.
+func (l *Local) keepSpool() error {
+	at := &l.opts.Config.Ingest.Spool
+	if at.Dir != "" {
+		return nil
+	}
+	dir, err := filepath.Abs(filepath.Join(l.opts.Dir, "spool"))
+	if err != nil {
+		return fmt.Errorf("find the state folder: %w", err)
+	}
+	named := *at
+	named.Dir = dir
+	if err := config.CheckSpool(named); err != nil {
+		l.opts.Logger.Info("no spool is kept: while PostgreSQL is away deliveries are answered 503", "reason", err)
+		return nil
+	}
+	at.Dir = dir
+	return nil
 }
 
 // checkPorts sees before anything is started that the ports are free. Where they are those of the last start here, the
@@ -140,9 +183,14 @@ func (l *Local) startDatabase(ctx context.Context) error {
 		l.stack.Defer("postgresql", cluster.Stop)
 		cfg.Database.URL = config.URL(cluster.URL())
 	}
-	url := cfg.Database.MaintenanceURL
+	return l.migrate(ctx)
+}
+
+// migrate brings the database to the program's schema.
+func (l *Local) migrate(ctx context.Context) error {
+	url := l.opts.Config.Database.MaintenanceURL
 	if url == "" {
-		url = cfg.Database.URL
+		url = l.opts.Config.Database.URL
 	}
 	n, err := postgres.Migrate(ctx, string(url))
 	if err == nil && n > 0 {
@@ -190,13 +238,63 @@ func (l *Local) Run(ctx context.Context) error {
 		return errors.Join(err, l.Stop(context.WithoutCancel(ctx)))
 	}
 	l.Start()
-	l.opts.Logger.Info("ready", l.addresses(l.ingestURL(), "http://"+l.AdminAddr())...)
+	l.opts.Logger.Info("ready", l.addresses(l.ingestURL(), l.adminURL())...)
 	l.tell()
+	if err := l.complete(ctx); err != nil {
+		return errors.Join(err, l.stopped(ctx))
+	}
 	failed := l.wait(ctx)
 	l.opts.Logger.Info("stopping")
+	return errors.Join(failed, l.stopped(ctx))
+}
+
+// stopped stops all within StopWithin.
+func (l *Local) stopped(ctx context.Context) error {
 	stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop", StopWithin)
 	defer cancel()
-	return errors.Join(failed, l.Stop(stop))
+	return l.Stop(stop)
+}
+
+// complete starts gateway and processor in the place of a gateway that runs alone, once PostgreSQL is there: for that moment nobody listens, and senders try again. What ends before is left for wait.
+func (l *Local) complete(ctx context.Context) error {
+	for l.away && l.awaitDatabase(ctx) {
+		cfg := l.opts.Config
+		cfg.Ingest.Listen, cfg.Admin.Listen = l.Addr(), l.AdminAddr()
+		stop, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "stop the gateway that runs alone", StopWithin)
+		err := l.App.Stop(stop)
+		cancel()
+		if err != nil {
+			return err
+		}
+		l.away = false
+		if err = l.build(ctx); postgres.IsUnavailable(err) && ctx.Err() == nil { // it has gone again
+			l.away = true
+			err = l.build(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		l.Start()
+		l.opts.Logger.Info("ready", append(l.addresses(l.ingestURL(), l.adminURL()), "processors", !l.away)...)
+	}
+	return nil
+}
+
+// awaitDatabase waits until PostgreSQL is there; false: the gateway has ended before, or ctx.
+func (l *Local) awaitDatabase(ctx context.Context) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		l.ended(ctx)
+	}()
+	defer func() { cancel(); <-ended }()
+	select {
+	case <-l.returned:
+		return true
+	case <-ended:
+		return false
+	}
 }
 
 // Stop ends gateway and processor, then the servers they use.
@@ -208,7 +306,15 @@ func (l *Local) Stop(ctx context.Context) error {
 func (l *Local) writeInstance(sources *config.Config) error {
 	cfg := l.opts.Config
 	return config.WriteInstance(l.opts.Dir, &config.Instance{DatabaseURL: string(cfg.Database.URL), NATSURL: string(cfg.NATS.URL),
-		IngestURL: l.ingestURL(), AdminURL: "http://" + l.AdminAddr(), PID: os.Getpid(), Sources: sources.InstanceSources()})
+		IngestURL: l.ingestURL(), AdminURL: l.adminURL(), PID: os.Getpid(), Sources: sources.InstanceSources()})
+}
+
+// adminURL is the base of the admin interface.
+func (l *Local) adminURL() string {
+	if l.opts.Config.Admin.TLS.Cert != "" {
+		return "https://" + l.AdminAddr()
+	}
+	return "http://" + l.AdminAddr()
 }
 
 // ingestURL is the base of the ingest paths.

@@ -4,6 +4,7 @@ package app
 var (
 	PercentOf  = percentOf
 	TuneMemory = tuneMemory
+	Stay       = stay
 )
 
 // Besides is what the limit of memory has above ingest.queue_bytes.

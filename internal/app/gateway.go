@@ -7,23 +7,22 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/postern-gateway/postern/internal/ingest"
-	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
+
+// maxStreams is how many requests at once one connection of HTTP/2 may carry.
+const maxStreams = 100
 
 // addGateway wires the ingest side. It stops in this order: not ready, no new connections, requests drained, batches flushed,
 // publishes answered, stream and pool closed.
 func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	cfg := a.Config
-	pool, err := a.pool(ctx, string(cfg.Database.URL), "postern_gateway", int32(cfg.Database.MaxConnections))
+	keep, name, err := a.openSpool(cfg)
 	if err != nil {
 		return err
 	}
-	if err := postgres.CheckSchema(ctx, pool); err != nil {
-		return err
-	}
-	known, err := register(ctx, pool, cfg)
+	pool, known, err := a.gatewayStore(ctx, cfg, keep != nil, t.Ingest.Sessions())
 	if err != nil {
 		return err
 	}
@@ -37,19 +36,26 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	}
 	a.loop("publisher", publisher.Run)
 	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: gatewaySources(cfg, known), Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
-		Metrics: a.metrics, Now: t.Now, Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})
+		Spool: keep, SpoolName: name, SpoolPlace: place(cfg), Unproven: a.away, TrustedProxies: cfg.Ingest.Proxies(), Metrics: a.metrics, Now: t.Now, Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})
 	if err != nil {
 		return err
 	}
 	a.gateway, a.registrar = server, pool
 	a.loop("ingest writer", server.Run)
+	if a.away {
+		a.loop("store", func(ctx context.Context) error { return a.awaitStore(ctx, pool, server) })
+	}
 	a.ready = append(a.ready, server.Ready)
 	if a.ingest, err = a.listen(ctx, "ingest", cfg.Ingest.Listen); err != nil {
 		return err
 	}
-	limited := netutil.LimitListener(a.ingest, cfg.Ingest.MaxConnections)
-	a.serve("ingest", limited, &http.Server{Handler: server.Handler(), ReadHeaderTimeout: cfg.Ingest.HeaderTimeout, ReadTimeout: cfg.Ingest.ReadTimeout,
-		WriteTimeout: cfg.Ingest.ReadTimeout + 2*cfg.Ingest.Deadline, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes},
+	counted, err := a.countConnections(netutil.LimitListener(a.ingest, cfg.Ingest.MaxConnections))
+	if err != nil {
+		return err
+	}
+	a.serve("ingest", counted, &http.Server{Handler: counted.handler(server.Handler()), ConnContext: counted.context,
+		ReadHeaderTimeout: cfg.Ingest.HeaderTimeout, ReadTimeout: cfg.Ingest.ReadTimeout, WriteTimeout: cfg.Ingest.ReadTimeout + 2*cfg.Ingest.Deadline,
+		IdleTimeout: cfg.Ingest.IdleTimeout, MaxHeaderBytes: int(cfg.Ingest.MaxHeaderBytes), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}},
 		cfg.Ingest.TLS.Cert, cfg.Ingest.TLS.Key)
 	a.stack.Defer("readiness", func(context.Context) error { server.Drain(); return nil })
 	return nil

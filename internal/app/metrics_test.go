@@ -71,6 +71,9 @@ func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 		SELECT r.run, s.number, '', 'customer', 'done', now(), now() FROM r, sources s WHERE s.name = 'stripe'`)
 	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, '', 'events', now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
 	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run"}}
+	b.cfg.Destinations = map[string]*config.Destination{"mail": {URL: "http://127.0.0.1:1", Concurrency: 1, Timeout: time.Second, MaxAnswerBytes: 1024}} // no rule about changes, so nobody calls
+	b.cfg.Effects = map[string]*config.Effect{"yearly": {Source: "stripe", Type: "customer", Key: "{{ object.id }}", Schedule: config.EffectSchedule{Cron: "0 0 29 2 *", TimeZone: "UTC", CatchUp: 1}, When: "false", RuleVersion: 1,
+		Approval: "none", Steps: []config.EffectStep{{Name: "tell", To: "mail", Method: http.MethodPost, Path: "/"}}}}
 	processor = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) { tuning.Runs.Measure = 50 * time.Millisecond }})
 	b.app = gateway
 	return b, gateway, processor
@@ -98,6 +101,9 @@ func TestMetricsPage(t *testing.T) {
 		if scrape(t, processor)["postern_proven_until_timestamp_seconds"] == nil {
 			return errors.New("what is owed is not measured")
 		}
+		if scrape(t, processor)["postern_effects_due_seconds"] == nil {
+			return errors.New("effects are not measured")
+		}
 		return nil
 	})
 	got := renderMetrics(scrape(t, gateway), scrape(t, processor))
@@ -122,7 +128,7 @@ Every process serves its metrics to Prometheus: at ` + "`/metrics`" + ` of the a
 ` + "`postern dev`" + ` have those of both processes. Beside these there are ` + "`go_...`" + `, ` + "`process_...`" + ` and ` + "`promhttp_...`" + ` of the
 client library.
 
-Labels come from closed sets: the configuration's sources and schedules, and words of Postern. Nothing that a sender writes makes a
+Labels come from closed sets: the configuration's sources, schedules and destinations, and words of Postern. Nothing that a sender writes makes a
 series. This page is written by a test: ` + "`go test ./internal/app -run TestMetricsPage -update`" + `.
 
 | metric | type | labels | process | what it is |

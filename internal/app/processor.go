@@ -47,15 +47,26 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	if err != nil {
 		return err
 	}
-	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits, Sources: processorSources(cfg, known), Known: known, ID: processID(), Settings: t.Processor,
-		Logger: a.Logger, Metrics: a.metrics})
+	carrier, err := a.addEffects(ctx, t)
 	if err != nil {
 		return err
 	}
+	p, err := processor.New(processor.Options{Pool: pool, Conn: conn, Limits: t.Limits, Sources: processorSources(cfg, known), Known: known, ID: processID(), Settings: t.Processor,
+		Logger: a.Logger, Metrics: a.metrics, Planned: carrier.Wake})
+	if err != nil {
+		return err
+	}
+	a.effects, a.processor = carrier, p
+	a.replaceEffects(cfg)
+	a.loop("effects", carrier.Run)
+	if err := a.addNotify(ctx, t); err != nil {
+		return err
+	}
+	a.loop("effect windows", a.windows.Run)
 	a.loop("maintenance", func(ctx context.Context) error {
 		return p.Maintain(ctx, keeper)
 	})
-	a.processor, a.registrar = p, pool
+	a.registrar = pool
 	a.loop("processor", p.Run)
 	// Live batches may wait with all connections of theirs for a swap, which needs some to end.
 	others, err := a.namedPool(ctx, string(cfg.Database.URL), "postern_processor", "postern_processor_runs", runsConnections(t))
@@ -78,7 +89,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 	a.answers = &redaction.Answers{Pool: others, Logger: a.Logger, Every: t.AnswersEvery}
 	a.answers.Replace(redactOnRequest(cfg))
 	a.loop("senders' requests", a.answers.Run)
-	a.ready = append(a.ready, pool.Ping, func(context.Context) error {
+	a.ready = append(a.ready, pool.Ping, p.Ready, func(context.Context) error {
 		if !conn.Connected() {
 			return errors.New("nats: not connected")
 		}
@@ -109,7 +120,7 @@ const tidyEvery = 10 * time.Second
 // retentionPolicy is the configuration's section retention.
 func retentionPolicy(c *config.Config) retention.Policy {
 	r := c.Retention
-	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs}
+	return retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs, Effects: r.Effects, EffectKeys: r.EffectKeys}
 }
 
 // redactOnRequest are the sources whose senders' requests are carried out without a person.

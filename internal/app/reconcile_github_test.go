@@ -10,9 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -23,39 +21,8 @@ import (
 // startGitHub starts everything with a source of the fake's.
 func startGitHub(t *testing.T, fake *githubfake.Fake, key, more string) *reloading {
 	t.Helper()
-	r := startReloading(t, fmt.Sprintf("  code:\n    provider: github\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n",
-		githubfake.Secret, fake.URL, key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "), more), time.Hour)
-	stop(t, r.app)
-	loader := config.NewLoader(r.file, config.ForGateway, nil)
-	var err error
-	if r.cfg, err = loader.Load(); err != nil {
-		t.Fatal(err)
-	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Tune: func(tuning *app.Tuning) {
-		patient(tuning)
-		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
-		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
-	}})
-	return r
-}
-
-// reconciled asks for a reconciliation and returns it when it has ended.
-func (r *reloading) reconciled(t *testing.T, o reconcile.Order) (run *runs.Run) {
-	t.Helper()
-	operator := r.db.Role(t, "operator")
-	o.Source = 1
-	id, err := runs.Ask(t.Context(), operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, time.Minute, func() error {
-		run, err = runs.Show(t.Context(), operator, id)
-		if err == nil && !run.Status.Final() {
-			err = fmt.Errorf("the run is %s: %s", run.Status, run.Detail)
-		}
-		return err
-	})
-	return run
+	return startReading(t, fmt.Sprintf("  code:\n    provider: github\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n",
+		githubfake.Secret, fake.URL, key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "), more))
 }
 
 // A webhook of GitHub's that is lost is lost: half of them are, some come twice, late or in another order, and some GitHub takes for received. After one run over what it says it
@@ -121,4 +88,33 @@ func stable(t *testing.T, text []byte) [32]byte {
 	}
 	return v.Sum(canonical.Options{DropNull: true, Without: []string{"closed_by", "delete_branch_on_merge", "mergeable", "mergeable_state", "network_count", "permissions", "short_description_html",
 		"squash_merge_commit_title"}})
+}
+
+// GitHub's objects are read by what is known of them, not by their names: an event that comes late owes them a look all the same, and none those of a type that the API does not read.
+func TestLateEventsOfGitHubOweLooks(t *testing.T) {
+	t.Parallel()
+	fake := githubfake.New(t, githubfake.Options{Seed: 5, Running: true, Start: time.Now(), Objects: 12})
+	r := startGitHub(t, fake, githubfake.Key, "")
+	lived := func(n int) {
+		t.Helper()
+		fake.Live(n)
+		fake.Deliver(func(d *provider.Delivery) bool {
+			status, _ := r.post(t, "code", d)
+			return status == http.StatusOK
+		})
+		r.applied(t)
+	}
+	lived(40)
+	r.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT DISTINCT source, account, 'type ' || object_type, to_timestamp(0), now() + interval '1 day', 1, now() FROM objects`)
+	if hints := r.db.Rows(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(hints) > 0 {
+		t.Fatalf("hints before anything is proven: %q", hints)
+	}
+	lived(40)
+	if hints := r.db.Rows(t, `SELECT object_id FROM hints WHERE reason = 'an event came late'`); len(hints) == 0 {
+		t.Error("no late event owes a look")
+	}
+	if odd := r.db.Rows(t, `SELECT object_type FROM hints WHERE reason = 'an event came late' AND object_type NOT IN ('repository', 'label', 'issue', 'pull_request', 'milestone', 'issue_comment',
+		'pull_request_review_comment', 'commit_comment', 'release', 'deployment', 'deployment_status', 'workflow_run', 'workflow_job', 'check_suite', 'check_run')`); len(odd) > 0 {
+		t.Errorf("looks are owed of %q, which GitHub does not read", odd)
+	}
 }

@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -23,41 +20,8 @@ import (
 // startShop starts a gateway and a processor that read the API of a fake shop.
 func startShop(t *testing.T, fake *shopifyfake.Fake) *reloading {
 	t.Helper()
-	r := startReloading(t, fmt.Sprintf("  shop:\n    provider: shopify\n    account: %s\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, concurrency: 8}\n",
-		shopifyfake.Shop, shopifyfake.Secret, fake.URL, shopifyfake.Key), time.Hour)
-	stop(t, r.app)
-	loader := config.NewLoader(r.file, config.ForGateway, nil)
-	var err error
-	if r.cfg, err = loader.Load(); err != nil {
-		t.Fatal(err)
-	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Tune: func(tuning *app.Tuning) {
-		patient(tuning)
-		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
-		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
-	}})
-	return r
-}
-
-// ran waits for a reconciliation and returns what it counted.
-func ran(t *testing.T, operator *pgxpool.Pool, order reconcile.Order) map[string]int64 {
-	t.Helper()
-	run, err := runs.Ask(t.Context(), operator, runs.Order{Job: reconcile.Job, Asked: order, Who: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var counts map[string]int64
-	testkit.Eventually(t, time.Minute, func() error {
-		now, err := runs.Show(t.Context(), operator, run)
-		if err == nil && now.Status != runs.Done {
-			err = fmt.Errorf("the run is %s: %s", now.Status, now.Detail)
-		}
-		if err == nil {
-			counts = now.Counts
-		}
-		return err
-	})
-	return counts
+	return startReading(t, fmt.Sprintf("  shop:\n    provider: shopify\n    account: %s\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, concurrency: 8}\n",
+		shopifyfake.Shop, shopifyfake.Secret, fake.URL, shopifyfake.Key))
 }
 
 // A shop loses half of its webhooks, some changes send none, and REST answers in a shape of its own: each object that is looked at is then as the shop has it, whatever the faults.
@@ -67,25 +31,28 @@ func TestLooksOfAShop(t *testing.T) {
 		Faults: shopifyfake.Faults{Throttled: 3, Broken: 3}})
 	r := startShop(t, fake)
 	fake.Live(100)
+	for range 8 {
+		fake.Create("refund")
+	}
 	r.deliver(t, fake)
 	wrong := r.againstShop(t, fake)
-	if len(wrong) < 5 {
+	if len(wrong) < 5 || !slices.ContainsFunc(wrong, func(o shopifyfake.Object) bool { return o.Type == "refund" }) {
 		t.Fatalf("%d objects are wrong: nothing is proven", len(wrong))
 	}
-	operator := r.db.Role(t, "operator")
 	for _, o := range wrong {
-		ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Object, Type: o.Type, ID: o.ID})
+		r.done(t, reconcile.Order{What: reconcile.Object, Type: o.Type, ID: o.ID})
 	}
 	r.untilLikeShop(t, fake)
 }
 
-// deliver sends what is due to the source.
+// deliver sends what is due to the source, and waits until it is applied.
 func (r *reloading) deliver(t *testing.T, fake *shopifyfake.Fake) {
 	t.Helper()
 	fake.Deliver(func(d *provider.Delivery) bool {
 		status, _ := r.post(t, "shop", d)
 		return status == http.StatusOK
 	})
+	r.applied(t)
 }
 
 func (r *reloading) untilLikeShop(t *testing.T, fake *shopifyfake.Fake) {
@@ -134,7 +101,6 @@ func TestSweepsOfAShop(t *testing.T) {
 	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 8, Running: true, Start: time.Now(), Quiet: 10, Objects: 6, Shapes: true, Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
 		Faults: shopifyfake.Faults{Throttled: 2, Broken: 2, Expired: 2}})
 	r := startShop(t, fake)
-	operator := r.db.Role(t, "operator")
 	fake.Live(75)
 	r.deliver(t, fake)
 	fake.Live(75)
@@ -153,7 +119,7 @@ func TestSweepsOfAShop(t *testing.T) {
 		t.Fatalf("%d objects are wrong: nothing is proven", len(wrong))
 	}
 	order := reconcile.Order{Source: 1, What: reconcile.Objects}
-	counts := ran(t, operator, order)
+	counts := r.done(t, order).Counts
 	if counts[reconcile.Missing] == 0 || counts[reconcile.Behind] == 0 || counts[reconcile.Ghosts] < 2 {
 		t.Errorf("a first sweep counted %v", counts)
 	}
@@ -164,15 +130,15 @@ func TestSweepsOfAShop(t *testing.T) {
 	fake.Live(60)
 	fake.Advance(2 * time.Minute)
 	r.deliver(t, fake)
-	changed := ran(t, operator, order)
+	changed := r.done(t, order).Counts
 	if changed[reconcile.Mended] == 0 || changed[reconcile.Seen] >= counts[reconcile.Seen] {
 		t.Errorf("a sweep over what changed counted %v, the first %v", changed, counts)
 	}
-	ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Objects, Full: true})
+	r.done(t, reconcile.Order{What: reconcile.Objects, Full: true})
 	r.untilLikeShop(t, fake)
 
 	fake.Forget()
-	again := ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Objects, Full: true})
+	again := r.done(t, reconcile.Order{What: reconcile.Objects, Full: true}).Counts
 	if again[reconcile.Equal] != again[reconcile.Seen] || again[reconcile.Seen] == 0 {
 		t.Errorf("a sweep over a mirror that is right counted %v", again)
 	}
@@ -192,10 +158,9 @@ func TestFirstSweepOfAShop(t *testing.T) {
 	}
 	fake.Advance(2 * time.Minute)
 	r := startShop(t, fake)
-	operator := r.db.Role(t, "operator")
 	for _, name := range []string{"order", "product", "customer", "fulfillment"} {
 		fake.Forget()
-		counts := ran(t, operator, reconcile.Order{Source: 1, What: reconcile.Objects, Type: name})
+		counts := r.done(t, reconcile.Order{What: reconcile.Objects, Type: name}).Counts
 		if n := len(fake.Requests()); n > 8 || counts[reconcile.Mended] != counts[reconcile.Seen] || counts[reconcile.Seen] < 150 {
 			t.Errorf("%s: %d calls, %v", name, n, counts)
 		}
@@ -248,7 +213,7 @@ func TestSweepOfAShopThatIsMirrored(t *testing.T) {
 	r.deliver(t, fake)
 	r.untilLikeShop(t, fake)
 	fake.Forget()
-	counts := ran(t, r.db.Role(t, "operator"), reconcile.Order{Source: 1, What: reconcile.Objects, Full: true})
+	counts := r.done(t, reconcile.Order{What: reconcile.Objects, Full: true}).Counts
 	if counts[reconcile.Equal] != counts[reconcile.Seen] || counts[reconcile.Seen] < 40 {
 		t.Errorf("counted %v", counts)
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
 const (
@@ -90,8 +92,8 @@ func (r *reloader) reload(ctx context.Context) {
 	if ctx.Err() != nil || r.again && tried {
 		return
 	}
-	r.results.WithLabelValues("failed").Inc()
 	r.Logger.Error("configuration not reloaded, the old sources go on; mend what is wrong, and it is read again", "error", err)
+	r.results.WithLabelValues("failed").Inc() // after it was said: who sees the count finds the reason
 }
 
 var errNoSources = errors.New("the configuration names no source any more, so every delivery would be refused: to take none, stop the process")
@@ -112,6 +114,12 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	}
 	if r.processor != nil {
 		r.processor.Replace(processorSources(cfg, known))
+	}
+	if r.effects != nil && (!reflect.DeepEqual(r.current.Effects, cfg.Effects) || !reflect.DeepEqual(r.current.Destinations, cfg.Destinations)) {
+		r.replaceEffects(cfg)
+	}
+	if r.notify != nil {
+		r.notify.Replace(notify.Recipients(cfg))
 	}
 	if r.planner != nil {
 		r.planner.Replace(schedules(cfg))
@@ -193,7 +201,8 @@ func register(ctx context.Context, pool *pgxpool.Pool, cfg *config.Config) (even
 func gatewaySources(cfg *config.Config, known events.Sources) map[string]ingest.Endpoint {
 	out := map[string]ingest.Endpoint{}
 	for name, e := range byName(cfg) {
-		out[name] = ingest.Endpoint{Number: known.Number[name], Config: e.Source, Provider: e.Provider, MaxBody: e.MaxBodyBytes}
+		out[name] = ingest.Endpoint{Number: known.Number[name], Config: e.Source, Provider: e.Provider, MaxBody: e.MaxBodyBytes, FinalReceipts: e.FinalReceipt,
+			AllowFrom: e.AllowFrom, Rate: ingest.Rate{PerSecond: e.RateLimit.PerSecond, Burst: e.RateLimit.Burst}}
 	}
 	return out
 }
@@ -204,17 +213,10 @@ func processorSources(cfg *config.Config, known events.Sources) map[string]proce
 	for name, e := range byName(cfg) {
 		s := processor.Source{Number: known.Number[name], Config: e.Source, Provider: e.Provider, Looker: e.Looker()}
 		if e.API != nil && e.Reader != nil {
-			s.Stragglers, s.Reads = e.API.Stragglers, reads(e)
+			read := &reconcile.Source{Config: e.Source, API: e.API, Reader: e.Reader}
+			s.Stragglers, s.Reads, s.Locates = e.API.Stragglers, read.Reads, read.Locates
 		}
 		out[name] = s
 	}
 	return out
-}
-
-// reads says which objects a source's API reads.
-func reads(e config.Endpoint) func(account, objectType, id string) bool {
-	return func(account, objectType, id string) bool {
-		_, ok := e.Reader.Fetch(e.Source, e.API, account, objectType, id)
-		return ok
-	}
 }

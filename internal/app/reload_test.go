@@ -391,3 +391,14 @@ func TestReloadWaitsForTheDatabase(t *testing.T) {
 		t.Errorf("%d failures counted of one; log:\n%s", n, r.log)
 	}
 }
+
+// applied waits until each event has an outcome.
+func (r *reloading) applied(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if left := r.db.Rows(t, `SELECT e.event_id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`); len(left) > 0 {
+			return fmt.Errorf("%d events are not applied", len(left))
+		}
+		return nil
+	})
+}

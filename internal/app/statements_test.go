@@ -4,8 +4,17 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/audit"
+	"github.com/postern-gateway/postern/internal/doctor"
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/hindsight"
+	"github.com/postern-gateway/postern/internal/effects/runner"
+	"github.com/postern-gateway/postern/internal/effects/windows"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -13,6 +22,7 @@ import (
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/verify"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -26,7 +36,8 @@ func TestStatementsFitTheSchema(t *testing.T) {
 	defer conn.Release()
 	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
 		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(), "redaction": redaction.Statements(), "retention": retention.Statements(),
-		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements()} {
+		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "access": access.Statements(), "audit": audit.Statements(), "idempotency": idempotency.Statements(), "verify": verify.Statements(), "doctor": doctor.Statements(),
+		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(), "effects/hindsight": hindsight.Statements(), "effects/windows": windows.Statements()} {
 		if len(statements) == 0 {
 			t.Errorf("%s lists none", name)
 		}

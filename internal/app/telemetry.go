@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,32 @@ func (a *App) addTraces(ctx context.Context) {
 	version, _, _ := strings.Cut(Version(), " ")
 	stop := telemetry.StartTraces(ctx, telemetry.TraceOptions{Service: service, Version: version, Logger: a.Logger.With("component", "traces")})
 	a.stack.Defer("traces", stop)
+}
+
+// warn tells what of the configuration is likely not meant, and shows among the metrics whether a promise was given up.
+func (a *App) warn() error {
+	if a.Gateway {
+		for _, warning := range a.Config.Warnings() {
+			a.Logger.Warn(warning)
+		}
+	}
+	return a.metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_unsafe_settings",
+		Help: "Settings that are on and give up a promise, those named unsafe, and in a gateway those of the PostgreSQL server that are off by which a commit outlives its machine. A gateway's log names them at the start."},
+		func() float64 { return float64(len(a.Config.Unsafe()) + len(*a.lax.Load())) }))
+}
+
+// tellLax says of a gateway's database what it does not do to keep what is acknowledged, once for as long as that is so. It is asked at the start of each session, so that another server
+// is seen too.
+func (a *App) tellLax(off []string) {
+	if !a.Gateway { // which acknowledges nothing
+		return
+	}
+	if before := a.lax.Swap(&off); slices.Equal(*before, off) {
+		return
+	}
+	for _, name := range off {
+		a.Logger.Warn("postgresql runs with " + name + " off: what was acknowledged may be lost with its machine. Run there: ALTER SYSTEM RESET " + name + "; SELECT pg_reload_conf()")
+	}
 }
 
 // watchPool shows a pool among the metrics.

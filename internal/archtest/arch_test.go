@@ -68,6 +68,29 @@ func TestProgramsCarryNoTestCode(t *testing.T) {
 	}
 }
 
+// Goroutines have an owner that waits for them; whether it did is seen after the tests of their package.
+func TestLeaksAreLookedFor(t *testing.T) {
+	t.Parallel()
+	concurrent, tested, looks := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, f := range tree(t) {
+		concurrent[f.pkg] = concurrent[f.pkg] || !f.test && f.concurrent
+		tested[f.pkg] = tested[f.pkg] || f.test
+		looks[f.pkg] = looks[f.pkg] || f.test && f.looks
+	}
+	found := 0
+	for pkg := range concurrent {
+		if !concurrent[pkg] || !tested[pkg] || within(pkg, "bench") {
+			continue
+		}
+		if found++; !looks[pkg] {
+			t.Errorf("%s begins goroutines, and nobody looks whether tests leave some behind: write func TestMain(m *testing.M) { testkit.Main(m) }", pkg)
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d packages begin goroutines: they are not found", found)
+	}
+}
+
 // The rules themselves: what each must refuse and let pass.
 func TestViolation(t *testing.T) {
 	t.Parallel()

@@ -13,14 +13,16 @@ import (
 
 // file is what the rules need to know of one Go file.
 type file struct {
-	path, pkg    string // relative to the module
-	test         bool
-	generated    bool
-	lines        int
-	imports      []string
-	inits        int
-	functions    []function
-	undocumented []string
+	path, pkg string // relative to the module
+	test      bool
+	generated bool
+	lines     int
+	imports   []string
+	inits     int
+	// concurrent: it begins goroutines. looks: its TestMain looks for those that were left behind.
+	concurrent, looks bool
+	functions         []function
+	undocumented      []string
 }
 
 type function struct {
@@ -75,7 +77,21 @@ func readFile(root, path string) (file, error) {
 	for _, d := range tree.Decls {
 		f.declare(set, d)
 	}
+	ast.Inspect(tree, f.inspect)
 	return f, nil
+}
+
+// inspect looks for what begins goroutines (also by the Go of a wait group or an error group), and for who asks afterwards what became of them.
+func (f *file) inspect(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.GoStmt:
+		f.concurrent = true
+	case *ast.SelectorExpr:
+		of, _ := n.X.(*ast.Ident)
+		f.concurrent = f.concurrent || n.Sel.Name == "Go"
+		f.looks = f.looks || of != nil && (of.Name == "testkit" && n.Sel.Name == "Main" || of.Name == "goleak")
+	}
+	return true
 }
 
 func (f *file) declare(set *token.FileSet, d ast.Decl) {

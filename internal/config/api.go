@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -30,6 +31,10 @@ type API struct {
 	// hour once half of what the key may call in it is used).
 	// Two sources with one key have a budget each: divide the rate among them.
 	Rate int `yaml:"rate,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=10000"`
+	// Monthly is the most calls within thirty days for one account, of all processes together; leave unset for no bound. Set it where the provider allots
+	// calls (Stripe: reads, 500 for each transaction and at least 10,000 a month, yours among them), to the share that your own programs can spare. Of the last tenth
+	// only what a person asks for by an object's name takes. What is above it waits, and goes on by itself when older calls count no more, or when this is raised.
+	Monthly int `yaml:"monthly,omitempty" shown:"no bound" validate:"omitempty,gte=1,lte=1000000000"`
 	// Concurrency is the most calls at once for one account, of all processes together.
 	Concurrency int `yaml:"concurrency,omitempty" shown:"the provider's" validate:"omitempty,gte=1,lte=100"`
 	// ThinEvents says that the source has thin events, which the provider lists apart (Stripe: events of API v2). Set it where a destination of thin
@@ -40,7 +45,7 @@ type API struct {
 	// MaxAnswerBytes is the largest answer taken; a larger one is trouble, and the call is tried again later.
 	MaxAnswerBytes Bytes `yaml:"max_answer_bytes,omitempty" shown:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
 	// Stragglers is how long to wait for an event that is late before its object is looked at: where an event says what was before its change, and the
-	// mirror has not seen that. Make it long for a provider whose events often leave out what has changed.
+	// mirror has not seen that, or where one came late and changed a state that was proven. Make it long for a provider whose events often leave out what has changed.
 	Stragglers time.Duration `yaml:"stragglers,omitempty" shown:"2m" validate:"omitempty,gte=1000000000,lte=2592000000000000"`
 	// Hooks are the webhooks whose deliveries are read for what the log lacks, where the API lists those (GitHub): repos/OWNER/NAME/hooks/ID or
 	// orgs/NAME/hooks/ID, ID being the number at the end of the address of the webhook's settings.
@@ -49,6 +54,11 @@ type API struct {
 	Redeliver bool `yaml:"redeliver,omitempty"`
 	// Repositories are those whose objects are listed (GitHub): OWNER/NAME.
 	Repositories []string `yaml:"repositories,omitempty"`
+	// Bulk are the types whose objects, where all of them are listed, are listed by one bulk operation (Shopify), which the provider writes into a file: ids and
+	// versions, for a handful of calls. Name large types that the mirror has most of: each object that it lacks is a call.
+	Bulk []string `yaml:"bulk,omitempty"`
+	// Types are types of objects beyond those that the provider reads by itself (Shopify): how one is read, and how they are listed.
+	Types map[string]APIType `yaml:"types,omitempty"`
 	// Header is the header that carries the key, for an API that objects describes: its name and value, with {key}, or {key_base64} for
 	// 'Authorization: Basic {key_base64}' and a key of the form user:password.
 	Header string `yaml:"header,omitempty" shown:"Authorization: Bearer {key}"`
@@ -63,9 +73,22 @@ type API struct {
 	Expired APIAnswer `yaml:"expired,omitempty"`
 	// Lag is how old a state it may answer with, e.g. of a replica. Too small a one lets an old state win.
 	Lag time.Duration `yaml:"lag,omitempty" shown:"1s" validate:"omitempty,gte=1000,lte=3600000000000"`
+	// Events is how it lists its events, in the shape that the webhooks of the source deliver. Leave it out where it does not: then what webhooks
+	// lost is found by comparing objects.
+	Events APIEvents `yaml:"events,omitempty"`
 	// Objects describes an API that Postern does not know: how objects are read and listed, by their type as the source's events name it. The
 	// API must answer JSON, with a header Date. Paths are dotted, as in events and objects of the source.
 	Objects map[string]*APIObject `yaml:"objects,omitempty" validate:"dive,required"`
+}
+
+// APIType is how objects are read of a type that the provider's API has. What is answered must carry the object in a member of the type's name, with its id and updated_at.
+type APIType struct {
+	// Get is the path of one behind the version, with {id}, e.g. gift_cards/{id}.json.
+	Get string `yaml:"get,omitempty"`
+	// List is the connection of GraphQL that lists all, e.g. giftCards, or fulfillmentOrders(includeClosed: true): with what it would leave out. Leave unset to list none.
+	List string `yaml:"list,omitempty"`
+	// Changed says that the connection's search knows updated_at, so that what changed can be asked for.
+	Changed bool `yaml:"changed,omitempty"`
 }
 
 // APIKey is the credential: exactly one of value, env and file.
@@ -138,19 +161,45 @@ func (a *API) forProvider(p provider.Provider, reader provider.Reader, src *prov
 	if _, ok := p.(provider.DeliveryLister); !ok && (len(a.Hooks) > 0 || len(a.Repositories) > 0 || a.Redeliver) {
 		return nil, fmt.Errorf("the API of %s has no hooks, repositories and redeliver: leave these out", p.Name())
 	}
+	types, err := a.types(p)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := p.(provider.FileLister); !ok && len(a.Bulk) > 0 {
+		return nil, fmt.Errorf("bulk: the API of %s has no bulk operations: leave it out", p.Name())
+	}
 	if _, ok := p.(provider.ThinLister); a.ThinEvents && !ok {
 		return nil, fmt.Errorf("thin_events: %s has none: leave it out", p.Name())
 	}
 	out := &provider.API{
 		BaseURL: strings.TrimRight(string(a.BaseURL), "/"), Key: provider.Secret{Name: "api.key", Value: a.Key.key}, Version: a.Version,
-		Rate: a.Rate, Concurrency: a.Concurrency, ThinEvents: a.ThinEvents, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
-		Stragglers: cmp.Or(a.Stragglers, defaultStragglers), Hooks: a.Hooks, Repositories: a.Repositories, Redeliver: a.Redeliver,
+		Rate: a.Rate, Concurrency: a.Concurrency, Monthly: a.Monthly, ThinEvents: a.ThinEvents, Timeout: cmp.Or(a.Timeout, defaultAPITimeout), MaxBytes: cmp.Or(int64(a.MaxAnswerBytes), defaultAnswerBytes),
+		Stragglers: cmp.Or(a.Stragglers, defaultStragglers), Hooks: a.Hooks, Repositories: a.Repositories, Bulk: a.Bulk, Types: types, Redeliver: a.Redeliver,
 	}
-	err := reader.CompleteAPI(out)
+	err = reader.CompleteAPI(out)
 	if sited, ok := reader.(provider.Sited); ok && err == nil {
 		err = sited.Site(src, out)
 	}
 	return out, err
+}
+
+// types are the described types, as the provider takes them.
+func (a *API) types(p provider.Provider) (map[string]provider.APIType, error) {
+	if len(a.Types) == 0 {
+		return nil, nil
+	}
+	typed, ok := p.(provider.Typed)
+	if !ok {
+		return nil, fmt.Errorf("types: those of %s are built in: leave this out", p.Name())
+	}
+	out := map[string]provider.APIType{}
+	for _, name := range slices.Sorted(maps.Keys(a.Types)) {
+		out[name] = provider.APIType(a.Types[name])
+		if err := typed.CheckType(name, out[name]); err != nil {
+			return nil, fmt.Errorf("types.%.64s: %w", name, err)
+		}
+	}
+	return out, nil
 }
 
 // readers are the providers whose API can be read.

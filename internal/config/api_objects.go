@@ -51,6 +51,38 @@ type APIValue struct {
 	Equals string `yaml:"equals,omitempty"`
 }
 
+// APIEvents is how the API lists its events, those of all accounts of the key together. The source's events must name an event (key, type, account) by what its body
+// says, as no header comes with it here.
+type APIEvents struct {
+	// Path is that of the call, below base_url.
+	Path string `yaml:"path,omitempty"`
+	// Query are the parameters of each page: words with {limit}, {cursor}, {since} and {until}, as those of a list of objects. It must name both
+	// {since} and {until}: events are read one stretch of time after the other.
+	Query map[string]string `yaml:"query,omitempty"`
+	// Items is the path of the list in the answer, e.g. data. Leave empty where it is the answer.
+	Items string `yaml:"items,omitempty"`
+	// Item is the path, in an element of that list, of the event as a webhook's body tells it. Leave empty where it is the element.
+	Item string `yaml:"item,omitempty"`
+	// At is the event's time, by which {since} and {until} go.
+	At APIMoment `yaml:"at,omitempty"`
+	// Time is how {since} and {until} are written: rfc3339, s or ms.
+	Time string `yaml:"time,omitempty" shown:"rfc3339"`
+	// Limit is how many events a page holds at most, for {limit} and for next.window.
+	Limit int `yaml:"limit,omitempty" validate:"omitempty,gte=1,lte=100000"`
+	// Kept is how long the API lists an event: no run looks further back, and what is older is not taken for proven.
+	Kept time.Duration `yaml:"kept,omitempty" shown:"720h" validate:"omitempty,gte=3600000000000,lte=2592000000000000"`
+	// Next is how the following page is found. Leave it out where a list is one page.
+	Next APINext `yaml:"next,omitempty"`
+}
+
+// APIMoment is a time in an event.
+type APIMoment struct {
+	// Path is where it stands, e.g. created_at.
+	Path string `yaml:"path,omitempty"`
+	// Unit is s, ms, rfc3339, or auto: by its look.
+	Unit string `yaml:"unit,omitempty" shown:"auto"`
+}
+
 // APIList is how the API lists the objects of a type.
 type APIList struct {
 	// Path is that of the call, below base_url; {account} may stand in it.
@@ -71,6 +103,8 @@ type APIList struct {
 	Limit int `yaml:"limit,omitempty" validate:"omitempty,gte=1,lte=100000"`
 	// Lag is how long after a change the list may still lack it. Leave unset for that of api.lag.
 	Lag time.Duration `yaml:"lag,omitempty" shown:"api.lag" validate:"omitempty,lte=86400000000000"`
+	// Sparse: true says that many pages in a row may be empty and others follow, as where the API filters what it has paged. Without it a hundred pages that tell of nothing new end the run.
+	Sparse bool `yaml:"sparse,omitempty" shown:"false"`
 	// Next is how the following page is found. Leave it out where a list is one page.
 	Next APINext `yaml:"next,omitempty"`
 }

@@ -150,6 +150,18 @@ func TestDescribedAPIProblems(t *testing.T) {
 		"window without version":  {edits{"version: {path: changed, unit: rfc3339}", "", query, "query: {since: '{since}'}", "next: {field: meta.next}", "next: {window: true}"}, "list.next.window: goes by the object's time of change"},
 		"two clocks":              {edits{`version: {from: "json:thing.changed", unit: rfc3339}`, "", `type: "{json:type}"`, `{type: "{json:type}", occurred: {from: "json:at"}}`, "events:\n      key: \"{json:id}\"\n      ", "events: "}, "objects.thing.version: events of thing are ordered by their time, and two clocks do not agree"},
 		"objects of all accounts": {edits{`type: "{json:type}"`, `type: "{json:type}"` + "\n      account: '{json:shop}'"}, "objects.thing.list: names no account, and events of the source do"},
+		"events without a path":   {edits{"path: /events/field", "kept: 24h", "        kept: 720h\n", ""}, path + "events.path: is not set"},
+		"events of any time":      {edits{`{since: "{since}", until: "{until}", limit`, `{since: "{since}", limit`}, path + "events.query: does not name both {since} and {until}"},
+		"events of an account":    {edits{"path: /events/field", "path: '/{account}/events'"}, "{account} cannot stand here"},
+		"events without a time":   {edits{"at: {path: thing.changed, unit: rfc3339}", "time: s"}, path + "events.at.path: is not set"},
+		"events by a counter":     {edits{"at: {path: thing.changed, unit: rfc3339}", "at: {path: n, unit: integer}"}, path + `events.at.unit: "integer" is not known`},
+		"events kept for ever":    {edits{"kept: 720h", "kept: 9000h"}, path + "events.kept"},
+		"an event's cursor":       {edits{`limit: "{limit}", after: "{cursor}"}`, `limit: "{limit}"}`}, path + "events.query: sends the next page's place nowhere"},
+		"events without names":    {edits{`key: "{json:id}"`, "every_delivery: true"}, path + "events.path: the source's events have no name that is in them"},
+		"events named by headers": {edits{`key: "{json:id}"`, `key: "{header:X-Id}"`}, path + "events.path: the source's events.key is read from header:X-Id"},
+		"types in headers":        {edits{`type: "{json:type}"`, `type: ["{header:X-Type}", "{json:type}"]`}, path + "events.path: the source's events.type is read from header:X-Type"},
+		"events in lists":         {edits{`key: "{json:id}"`, "split: events\n      key: '{json:id}'"}, path + "events.path: the source's deliveries are lists of events"},
+		"events in forms":         {edits{`key: "{json:id}"`, "body: form\n      key: '{json:id}'"}, path + "events.path: the source's deliveries are forms"},
 	} {
 		_, err := config.Parse([]byte(exampleOf(t, tc.edits...)), anyAPIEnv)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -161,6 +173,7 @@ func TestDescribedAPIProblems(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		stripeAPI + "{key: {value: k}, objects: {thing: {get: '/{id}'}}}": "line 6: sources.a.api.objects: the API of stripe is read in its own way",
+		stripeAPI + "{key: {value: k}, events: {path: /events}}":          "line 6: sources.a.api.events: is for an API whose objects are described",
 		stripeAPI + "{key: {value: k}, control: /me}":                     "line 6: sources.a.api.control: is for an API whose objects are described",
 	} {
 		if _, err := config.Parse([]byte(text), environment()); err == nil || !strings.Contains(err.Error(), want) {

@@ -32,6 +32,24 @@ func TestAPIOfGitHub(t *testing.T) {
 	}
 }
 
+const shopifyAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: my-shop.myshopify.com\n    secrets: [{name: n, value: v}]\n    api: "
+
+// What Shopify's section has besides.
+func TestAPIOfShopify(t *testing.T) {
+	t.Parallel()
+	text := shopifyAPI + "{key: {value: shpat_1}, bulk: [order, gift_card], types: {gift_card: {get: 'gift_cards/{id}.json', list: giftCards}, variant: {list: productVariants, changed: true}}}"
+	c, err := config.Parse([]byte(text), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &provider.API{BaseURL: "https://my-shop.myshopify.com", Key: provider.Secret{Name: "api.key", Value: []byte("shpat_1")}, Version: "2026-07", Rate: 1, Concurrency: 2,
+		Timeout: 30 * time.Second, MaxBytes: 16 << 20, Stragglers: 2 * time.Minute, Bulk: []string{"order", "gift_card"},
+		Types: map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards"}, "variant": {List: "productVariants", Changed: true}}}
+	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestAPIOfASource(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "key")
@@ -46,6 +64,7 @@ func TestAPIOfASource(t *testing.T) {
 		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 10 }),
 		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_answer_bytes: 1MiB, version: 2026-08-26.dahlia, stragglers: 1h, base_url: 'http://[::1]:12111/'}": {
 			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2, Timeout: 5 * time.Second, MaxBytes: 1 << 20, Stragglers: time.Hour},
+		"{key: {value: k}, monthly: 5000}":                       with(func(a *provider.API) { a.Key, a.Monthly = key("k"), 5000 }),
 		"{key: {value: k}, thin_events: true}":                   with(func(a *provider.API) { a.Key, a.ThinEvents = key("k"), true }),
 		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) { a.BaseURL, a.Key = "http://localhost:1/mirror", key("k") }),
 	} {
@@ -101,6 +120,7 @@ func TestAPIProblems(t *testing.T) {
 		stripeAPI + "{key: {value: pk_live_s3cret}}":                                                        {"line 6: sources.a.api: key: is a publishable key"},
 		stripeAPI + "{key: {value: k}, version: latest}":                                                    {"sources.a.api: version: \"latest\" is none of Stripe's"},
 		stripeAPI + "{key: {value: k}, rate: -1}":                                                           {"sources.a.api.rate: -1 is too small: at least 1"},
+		stripeAPI + "{key: {value: k}, monthly: -1}":                                                        {"sources.a.api.monthly: -1 is too small: at least 1"},
 		stripeAPI + "{key: {value: k}, concurrency: 101}":                                                   {"sources.a.api.concurrency: 101 is too large: at most 100"},
 		stripeAPI + "{key: {value: k}, timeout: 1ms}":                                                       {"sources.a.api.timeout: 1ms is too small: at least 10ms"},
 		stripeAPI + "{key: {value: k}, max_answer_bytes: 1}":                                                {"sources.a.api.max_answer_bytes: 1 is too small: at least 1KiB"},
@@ -118,9 +138,15 @@ func TestAPIProblems(t *testing.T) {
 		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}":                                         {"sources.a.api: the API of stripe has no hooks, repositories and redeliver: leave these out"},
 		githubAPI + "{key: {value: ghr_s3cret}}":                                                            {"line 6: sources.a.api: key: is a refresh token"},
 		githubAPI + "{key: {value: k}, version: v3}":                                                        {"sources.a.api: version: \"v3\" is none of GitHub's: write a date like 2022-11-28"},
+		githubAPI + "{key: {value: k}, types: {issue: {get: x}}}":                                           {"sources.a.api: types: those of github are built in: leave this out"},
+		shopifyAPI + "{key: {value: k}, bulk: [fulfillment]}":                                               {"sources.a.api: bulk: objects of type \"fulfillment\" are listed by no bulk operation"},
+		shopifyAPI + "{key: {value: k}, types: {page: {get: '/pages/{id}.json'}}}":                          {"sources.a.api: types.page: get: \"/pages/{id}.json\" is no path"},
+		shopifyAPI + "{key: {value: k}, types: {page: {got: 'pages/{id}.json'}}}":                           {"unknown field"},
+		githubAPI + "{key: {value: k}, bulk: [issue]}":                                                      {"sources.a.api: bulk: the API of github has no bulk operations: leave it out"},
 		githubAPI + "{key: {value: k}, thin_events: true}":                                                  {"sources.a.api: thin_events: github has none: leave it out"},
 		githubAPI + "{key: {value: k}, hooks: [app/hook]}":                                                  {"sources.a.api: hooks: \"app/hook\" is none: write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
 		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}":                                        {"hooks: \"repos/o/../hooks/1\" is none"},
+		githubAPI + "{key: {value: k}, repositories: [o/Kettle, o/x, o/kettle]}":                            {"sources.a.api: repositories: \"o/kettle\" is named twice: name it once"},
 		githubAPI + "{key: {value: k}, repositories: [kettle]}":                                             {"sources.a.api: repositories: \"kettle\" is none: write OWNER/NAME"},
 	} {
 		_, err := config.Parse([]byte(text), environment())

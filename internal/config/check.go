@@ -18,6 +18,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
+var captureName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
+
 var sourceName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 
 // check finds every setting whose value cannot be used.
@@ -29,7 +31,7 @@ func check(c *Config, p purpose) error {
 	checked := c
 	if !p.secrets {
 		without := *c
-		without.Sources, without.Schedules = nil, nil
+		without.Sources, without.Schedules, without.Destinations, without.Effects, without.Notify = nil, nil, nil, nil, nil
 		checked = &without
 	}
 	err := newValidator().Struct(checked)
@@ -41,7 +43,7 @@ func check(c *Config, p purpose) error {
 	} else if err != nil {
 		bad = append(bad, err)
 	}
-	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules), checkBodies(checked), checkSchedules(checked), checkRetention(c.Retention))
+	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules), sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects), sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked), checkSchedules(checked), checkRetention(c.Retention), checkDurable(c.Database), checkRates(checked))
 	return errors.Join(bad...)
 }
 
@@ -63,13 +65,32 @@ func checkBodies(c *Config) error {
 	return errors.Join(bad...)
 }
 
+// checkDurable refuses addresses that want commits to be less than durable. Sessions of ours would not obey, and whoever wrote that believes otherwise.
+func checkDurable(d Database) error {
+	var bad []error
+	for _, address := range []struct {
+		path string
+		url  URL
+	}{{"database.url", d.URL}, {"database.maintenance_url", d.MaintenanceURL}} {
+		plain, err := url.PathUnescape(string(address.url))
+		if err != nil {
+			plain = string(address.url)
+		}
+		// Options may be written with -.
+		if strings.Contains(strings.ReplaceAll(strings.ToLower(plain), "-", "_"), "synchronous_commit") {
+			bad = append(bad, &Problem{Path: address.path, Msg: "names synchronous_commit, which Postern sets to on for each of its sessions, since an acknowledgement stands for a durable commit: take it out"})
+		}
+	}
+	return errors.Join(bad...)
+}
+
 // checkRetention wants that nothing is forgotten before the events it belongs to.
 func checkRetention(r Retention) error {
 	var bad []error
 	for _, age := range []struct {
 		name string
 		days int
-	}{{"keys", r.Keys}, {"outcomes", r.Outcomes}} {
+	}{{"keys", r.Keys}, {"outcomes", r.Outcomes}, {"effect_keys", r.EffectKeys}} {
 		switch {
 		case age.days == 0:
 		case r.Bodies == 0:
@@ -82,13 +103,17 @@ func checkRetention(r Retention) error {
 	return errors.Join(bad...)
 }
 
-// checkFiles opens every file that a daemon will need besides those of secrets.
+// checkFiles opens every file that a daemon will need besides those of secrets, and looks where it will keep its own.
 func checkFiles(c *Config, p purpose) error {
-	files := [][2]string{{"nats.credentials", c.NATS.Credentials}, {"nats.tls.ca", c.NATS.TLS.CA}, {"nats.tls.cert", c.NATS.TLS.Cert}, {"nats.tls.key", c.NATS.TLS.Key}}
+	files := [][2]string{{"nats.credentials", c.NATS.Credentials}, {"nats.tls.ca", c.NATS.TLS.CA}, {"nats.tls.cert", c.NATS.TLS.Cert}, {"nats.tls.key", c.NATS.TLS.Key},
+		{"admin.tls.cert", c.Admin.TLS.Cert}, {"admin.tls.key", c.Admin.TLS.Key}, {"admin.tls.client_ca", c.Admin.TLS.ClientCA}}
 	if p.ingest {
 		files = append(files, [2]string{"ingest.tls.cert", c.Ingest.TLS.Cert}, [2]string{"ingest.tls.key", c.Ingest.TLS.Key})
 	}
 	var bad []error
+	if p.ingest {
+		bad = append(bad, CheckSpool(c.Ingest.Spool))
+	}
 	for _, f := range files {
 		if f[1] == "" {
 			continue
@@ -118,11 +143,12 @@ func newValidator() *validator.Validate {
 	v.RegisterTagNameFunc(yamlName)
 	rules := map[string]func(string) bool{
 		"hostport":      func(s string) bool { return splitHostPort(s) == nil },
-		"loopback":      func(s string) bool { return CheckLoopback(s) == nil },
 		"source_name":   sourceName.MatchString,
 		"schedule_name": sourceName.MatchString,
+		"step_name":     captureName.MatchString,
 		"public_url":    func(s string) bool { return checkPublicURL(s) == nil },
 		"api_url":       func(s string) bool { return checkAPIURL(s) == nil },
+		"network":       func(s string) bool { _, err := parseNetwork(s); return err == nil },
 		"provider":      func(s string) bool { _, ok := all.Named(s); return ok },
 	}
 	for name, rule := range rules {
@@ -145,16 +171,22 @@ func splitHostPort(address string) error {
 	return nil
 }
 
-// CheckLoopback refuses an address that other machines can reach: the admin interface asks nobody who they are.
-func CheckLoopback(address string) error {
+// Loopback tells whether only this machine reaches an address.
+func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// CheckAdminListen wants host:port.
+func CheckAdminListen(address string) error {
+	if err := splitHostPort(address); err != nil {
 		return fmt.Errorf("admin address %q: write host:port, e.g. %s", address, DefaultAdminListen)
 	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("admin address %q is reachable from other machines, which is refused while the admin interface has no access control: use 127.0.0.1 or ::1 and reach it through a tunnel (ssh -L)", address)
+	return nil
 }
 
 // checkPublicURL wants an address that a provider can be given.
@@ -197,12 +229,15 @@ func explain(f validator.FieldError) string {
 		return fmt.Sprintf("%q is not known: write one of %s", f.Value(), strings.ReplaceAll(f.Param(), " ", ", "))
 	case "hostport":
 		return fmt.Sprintf("%q is no address: write host:port, e.g. 127.0.0.1:8080", f.Value())
-	case "loopback":
-		return CheckLoopback(fmt.Sprint(f.Value())).Error()
 	case "public_url":
 		return checkPublicURL(fmt.Sprint(f.Value())).Error()
+	case "step_name":
+		return fmt.Sprintf("%q: a step is named with a to z, 0 to 9 and _, beginning with a letter", f.Value())
 	case "api_url":
 		return checkAPIURL(string(f.Value().(URL))).Error()
+	case "network":
+		_, err := parseNetwork(fmt.Sprint(f.Value()))
+		return err.Error()
 	case "source_name":
 		return fmt.Sprintf("source name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
 	case "schedule_name":

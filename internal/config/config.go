@@ -31,6 +31,14 @@ type Config struct {
 	// is one run, however many processes plan it.
 	Schedules map[string]*Schedule `yaml:"schedules" validate:"dive,keys,schedule_name,endkeys,required"`
 
+	// Destinations are the other sides that effects call, by name.
+	Destinations map[string]*Destination `yaml:"destinations" validate:"dive,keys,schedule_name,endkeys,required"`
+	// Effects are rules: what follows, once, when an object changes, by name. Each is entered into a ledger in the transaction that makes the change, and carried out step by step. Texts with
+	// {{ are quoted.
+	Effects map[string]*Effect `yaml:"effects" validate:"dive,keys,schedule_name,endkeys,required"`
+	// Notify are alerts: who is told what needs a person, by name. Processors look every half minute; what is told is told at least once.
+	Notify map[string]*Notification `yaml:"notify" validate:"dive,keys,schedule_name,endkeys,required"`
+
 	files *files
 	// places is where settings were made.
 	places *places
@@ -46,7 +54,7 @@ type Database struct {
 	// MaxConnections is the most connections one process opens for deliveries and live events. Raise it only if the pool is seen
 	// waiting; every process has its own pool and the server's max_connections is shared by all. The admin interface, maintenance
 	// and runs have a few of their own.
-	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000"`
+	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000" beyond:"an append that finds none within a second counts as a failure of PostgreSQL: the spool, or 503"`
 }
 
 // NATS is how JetStream is reached: NATS 2.12.3 or newer.
@@ -97,41 +105,68 @@ type Ingest struct {
 	// TLS serves HTTPS from the gateway itself.
 	TLS ServerTLS `yaml:"tls"`
 	// MaxBodyBytes is the largest body taken; a larger one is answered 413 unread. Stripe and Shopify stay far below the default.
-	MaxBodyBytes Bytes `yaml:"max_body_bytes" default:"4MiB" validate:"gte=1024,lte=268435456"`
+	MaxBodyBytes Bytes `yaml:"max_body_bytes" default:"4MiB" validate:"gte=1024,lte=268435456" beyond:"413, unread where its length is told"`
 	// Deadline is how long a delivery may wait for its commit before it is answered 503 and the provider tries again.
 	// Keep it below the sender's own timeout (Shopify: 5 s).
-	Deadline time.Duration `yaml:"deadline" default:"4s" validate:"gte=50000000"`
+	Deadline time.Duration `yaml:"deadline" default:"4s" validate:"gte=50000000" beyond:"503 with Retry-After; what would wait longer than half of it is refused at once"`
+	// DrainDelay is how long a gateway that was asked to stop still takes deliveries, while /readyz says that it is not ready and each answer closes its connection. In that time balancers
+	// learn to send to others, so that none meets a closed door: make it longer than theirs takes (Kubernetes: some seconds; its probes: period × threshold). 1ms is as good as none.
+	DrainDelay time.Duration `yaml:"drain_delay" default:"5s" validate:"gte=1000000,lte=300000000000" beyond:"no new connection; what is under way is answered"`
 	// Queue is the most verified deliveries that wait for a commit; more are answered 503 at once. Where there are several sources,
 	// one may fill half of it, so that the others always find room.
-	Queue int `yaml:"queue" default:"4096" validate:"gte=1"`
+	Queue int `yaml:"queue" default:"4096" validate:"gte=1" beyond:"503 with Retry-After at once, and so beyond half of it for one source of several"`
 	// QueueBytes is the most bytes of bodies held in memory at once, waiting or being read. Where there are several sources, one may
 	// fill half of it.
-	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576"`
+	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576" beyond:"503 with Retry-After at once, and so beyond half of it for one source of several"`
 	// BatchMax is the most deliveries in one commit. Batches form by themselves; nobody waits for one to fill.
-	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000"`
+	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000" beyond:"the rest goes with the next commit"`
 	// BatchBytes is the most bytes of bodies in one commit; a single larger delivery still goes, alone.
-	BatchBytes Bytes `yaml:"batch_bytes" default:"8MiB" validate:"gte=1024"`
+	BatchBytes Bytes `yaml:"batch_bytes" default:"8MiB" validate:"gte=1024" beyond:"the rest goes with the next commit"`
 	// Writers is how many commits are under way at once. More helps only where a commit is slow (a synchronous standby).
-	Writers int `yaml:"writers" default:"2" validate:"gte=1,lte=64"`
+	Writers int `yaml:"writers" default:"2" validate:"gte=1,lte=64" beyond:"the next batch waits for one of them"`
 	// MaxConnections is how many connections are open at once; more wait in the kernel's queue. Raise it together with the
 	// process's limit of open files.
-	MaxConnections int `yaml:"max_connections" default:"20000" validate:"gte=1"`
+	MaxConnections int `yaml:"max_connections" default:"20000" validate:"gte=1" beyond:"nothing: a connection waits until another ends"`
+	// TrustedProxies are the addresses or networks of the proxies before the gateway, e.g. 127.0.0.1 or 10.0.0.0/8: of a request that comes from one, the sender is
+	// read from X-Forwarded-For, from its end up to the first address that is no such proxy. Leave empty for none: then the sender is who connects, whatever a
+	// header says. Each proxy named here must add to that header or write it anew; one that passes on what a sender wrote there lets everybody claim any address.
+	TrustedProxies []string `yaml:"trusted_proxies" validate:"dive,network"`
+	// Spool keeps deliveries on a disk of the gateway's own while PostgreSQL is away.
+	Spool Spool `yaml:"spool"`
+	// MaxHeaderBytes is the most bytes of a request's line and headers, of which up to 4 KiB more may pass; more are answered 431.
+	MaxHeaderBytes Bytes `yaml:"max_header_bytes" default:"32KiB" validate:"gte=4096,lte=1048576" beyond:"431, and the end of the connection"`
 	// HeaderTimeout is how long a sender may take for the request's headers.
-	HeaderTimeout time.Duration `yaml:"header_timeout" default:"5s" validate:"gte=10000000"`
+	HeaderTimeout time.Duration `yaml:"header_timeout" default:"5s" validate:"gte=10000000" beyond:"nothing, or 400: the connection ends"`
 	// ReadTimeout is how long a sender may take for the whole request.
-	ReadTimeout time.Duration `yaml:"read_timeout" default:"15s" validate:"gte=10000000"`
+	ReadTimeout time.Duration `yaml:"read_timeout" default:"15s" validate:"gte=10000000" beyond:"408, and the end of the connection"`
+	// IdleTimeout is how long a connection may wait for its next request.
+	IdleTimeout time.Duration `yaml:"idle_timeout" default:"2m" validate:"gte=10000000" beyond:"nothing: the connection ends"`
+}
+
+// Spool keeps verified deliveries on a disk of the gateway's own while PostgreSQL is away, and appends them when it is back. They are acknowledged once they are
+// synced to that disk: what is in the spool is as safe as that one disk.
+type Spool struct {
+	// Dir is a folder on a disk that outlives the process, one for each gateway. Leave empty for no spool: while PostgreSQL is away deliveries are then
+	// answered 503 and senders try again. `postern dev` and `postern serve` keep one in their state folder where none is named, unless that folder is emptied
+	// when the machine starts. Name the whole path, neither in memory (tmpfs) nor in /tmp.
+	Dir string `yaml:"dir"`
+	// MaxBytes is the most that is kept; beyond it deliveries are answered 503. As much must be free on the disk.
+	MaxBytes Bytes `yaml:"max_bytes" default:"1GiB" validate:"gte=67108864" beyond:"503 with Retry-After, while PostgreSQL is away"`
+	// UnsafeDir takes a Dir in memory or in /tmp, where deliveries that were acknowledged are lost when the machine starts again. Leave it off but for trials. Each start
+	// says that it is on, and postern_unsafe_settings counts it.
+	UnsafeDir bool `yaml:"unsafe_dir"`
 }
 
 // Rejections bounds what is kept of refused deliveries, so that they can be verified again once a secret is mended and
 // a flood of forgeries cannot fill the disk. The oldest make room.
 type Rejections struct {
 	// MaxCount is the most refused deliveries kept per source.
-	MaxCount int `yaml:"max_count" default:"1000" validate:"gte=1"`
+	MaxCount int `yaml:"max_count" default:"1000" validate:"gte=1" beyond:"401 as ever: the oldest are forgotten"`
 	// MaxBytes is the most bytes of refused bodies kept per source.
-	MaxBytes Bytes `yaml:"max_bytes" default:"16MiB" validate:"gte=1024"`
+	MaxBytes Bytes `yaml:"max_bytes" default:"16MiB" validate:"gte=1024" beyond:"401 as ever: the oldest are forgotten"`
 	// MaxBody is the most bytes kept of one refused body; a longer one is cut, marked, and cannot be verified again.
 	// Leave unset to keep whatever ingest.max_body_bytes lets in.
-	MaxBody Bytes `yaml:"max_body" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024"`
+	MaxBody Bytes `yaml:"max_body" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024" beyond:"401 as ever: what is kept is cut"`
 }
 
 // Retention is how many days things are kept before a processor, once a day, forgets them; 0 keeps them for ever. What is forgotten cannot
@@ -149,6 +184,11 @@ type Retention struct {
 	Rejections int `yaml:"rejections" default:"0" validate:"gte=0,lte=36500"`
 	// Runs is the age of the history of runs that have ended.
 	Runs int `yaml:"runs" default:"0" validate:"gte=0,lte=36500"`
+	// Effects is the age, since they ended, of what effects were planned with, sent and were answered: states of objects, which are personal data. Their keys and states stay, so that nothing follows twice; what is cleared
+	// cannot be undone by compensate any more, nor happen again by a replay with --mode force.
+	Effects int `yaml:"effects" default:"0" validate:"gte=0,lte=36500"`
+	// EffectKeys is the age, since they ended, of effects as such; not younger than bodies. What has one key may follow again after that, so leave it 0 unless the table's size matters. Effects whose event is still in the log stay.
+	EffectKeys int `yaml:"effect_keys" default:"0" validate:"gte=0,lte=36500"`
 	// Export is a folder, the same for every processor, into which each day of the log is written and read back before it is dropped, as `postern import`
 	// reads it. Leave empty to drop without.
 	Export string `yaml:"export"`
@@ -178,6 +218,9 @@ type Auditor struct {
 	MinAge time.Duration `yaml:"min_age" default:"1m" validate:"gte=1000000"`
 	// Lease is how long one processor keeps the auditor's work before another may take it.
 	Lease time.Duration `yaml:"lease" default:"30s" validate:"gte=1000000"`
+	// Rate is the most events a second that it publishes again. Lower it where a stream that was lost must come back more slowly; the time for that is the number of events
+	// without an outcome divided by it.
+	Rate int `yaml:"rate" default:"10000" validate:"gte=100,lte=1000000"`
 }
 
 // Changes is the feed of what became of objects.
@@ -196,11 +239,28 @@ const (
 
 // Admin is the JSON interface for operators.
 type Admin struct {
-	// Listen is the address to serve on; only loopback addresses are allowed, since callers are not asked who they are.
-	Listen string `yaml:"listen" shown:"127.0.0.1:8081, processor: 127.0.0.1:8082" validate:"omitempty,hostport,loopback"`
+	// Listen is the address to serve on. Beyond loopback every caller must send a token: the process starts there only if one is in force (postern token create).
+	// Without a certificate of its own put it behind something that ends TLS, since a token that is overheard can be used.
+	Listen string `yaml:"listen" shown:"127.0.0.1:8081, processor: 127.0.0.1:8082" validate:"omitempty,hostport"`
+	// RequireTokens asks callers on loopback for a token too. Turn it on where others have accounts on the machine.
+	RequireTokens bool `yaml:"require_tokens"`
+	// OpenMetrics serves /metrics without a token where callers are asked for one. /healthz and /readyz never need one.
+	OpenMetrics bool `yaml:"open_metrics"`
+	// TLS serves HTTPS on the admin address. Its files are read again when they have changed.
+	TLS AdminTLS `yaml:"tls"`
 	// MetricsListen is a second address that serves /metrics, /healthz and /readyz and nothing else, for a scraper or a
 	// balancer on another machine, so it need not be loopback. Leave empty for none; the admin address has /metrics too.
 	MetricsListen string `yaml:"metrics_listen" validate:"omitempty,hostport"`
+}
+
+// AdminTLS are the PEM files of the admin address. TLS 1.2 is the oldest that is spoken.
+type AdminTLS struct {
+	// Cert is the certificate's file. Leave empty to serve plain HTTP.
+	Cert string `yaml:"cert" validate:"required_with=Key ClientCA"`
+	// Key is the file of the certificate's private key.
+	Key string `yaml:"key" validate:"required_with=Cert"`
+	// ClientCA is the file of the authorities of which callers need a certificate, beside their token. Probes need one too: give them metrics_listen. Leave empty to ask for none.
+	ClientCA string `yaml:"client_ca"`
 }
 
 // ListenOr is the configured address or, where none is set, the given one (DefaultAdminListen, DefaultProcessorListen).
@@ -238,30 +298,47 @@ type Source struct {
 	URL string `yaml:"url" validate:"omitempty,public_url"`
 	// Tolerance is how far a signed time may lie from the time of receipt, both ways. Leave unset for the provider's own, mostly 300s;
 	// at most 24h.
-	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000,lte=86400000000000"`
+	Tolerance time.Duration `yaml:"tolerance" shown:"the provider's, mostly 300s" validate:"omitempty,gte=1000000000,lte=86400000000000" beyond:"401: the signature is too old, or of a time to come"`
 	// Scheme is how the sender signs, for provider: hmac.
 	Scheme Scheme `yaml:"scheme,omitempty"`
 	// Schemes are several in place of scheme, each with its settings, for a sender that signs in several ways: any of them that a
 	// delivery has a signature of may prove it. Together they are as strong as the weakest.
 	Schemes []Scheme `yaml:"schemes,omitempty" like:"scheme"`
-	// Events is where the events of a delivery are and how they are named, for provider: hmac and standardwebhooks.
+	// Events is where the events of a delivery are and how they are named, for provider: hmac and standardwebhooks; for provider: api only type, account, occurred, omit and headers.
 	Events Events `yaml:"events,omitempty"`
-	// Objects is what events say of objects, for provider: hmac and standardwebhooks. Without any, events are kept and published, and
+	// Objects is what events say of objects, for provider: hmac, standardwebhooks and api. Without any, events are kept and published, and
 	// mirror nothing.
 	Objects []Object `yaml:"objects,omitempty"`
 	// Handshake is how the sender finds out that the address is ours, for provider: hmac.
 	Handshake Handshake `yaml:"handshake,omitempty"`
 	// Reply is the answer to a stored delivery in place of the receipt, for provider: hmac.
 	Reply Reply `yaml:"reply,omitempty"`
+	// FinalReceipt answers deliveries 503 while PostgreSQL is away, in place of keeping them in the spool (ingest.spool): for a sender that needs Postern's id of the event in the answer.
+	// With false for provider: api, a key that comes again with other content while PostgreSQL is away is acknowledged too, and kept as a conflict.
+	FinalReceipt *bool `yaml:"final_receipt,omitempty" shown:"false; provider api: true"`
 	// RedactOnRequest has processors carry out what the sender asks to be forgotten (Shopify's customers/redact and shop/redact), a minute or two
 	// after it came and without a person. What is redacted cannot be had back. Leave it false and see `postern redact pending`.
 	RedactOnRequest bool `yaml:"redact_on_request" default:"false"`
 	// API is how the provider's API is read, to find what its webhooks do not tell. Leave it out to read nothing.
 	API API `yaml:"api,omitempty"`
+	// AllowFrom are the addresses or networks that deliveries may come from, e.g. 192.0.2.7 or 2001:db8::/32; from elsewhere they are answered 403 unread. Leave empty
+	// for everywhere: what proves a sender is its signature. Behind a proxy ingest.trusted_proxies must name it.
+	AllowFrom []string `yaml:"allow_from" validate:"dive,network" beyond:"403, from elsewhere"`
+	// RateLimit is how many deliveries a gateway takes from this source; more are answered 429 unread. Leave it out for no limit: one source never takes the others' room.
+	RateLimit RateLimit `yaml:"rate_limit,omitempty"`
 	// Reconcile says when the source is held against its provider's API, by the clock. Leave it out to do so only when somebody asks.
 	Reconcile Reconcile `yaml:"reconcile,omitempty"`
 	// MaxBodyBytes is the largest body taken from this source. Leave unset for ingest.max_body_bytes.
-	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
+	MaxBodyBytes Bytes `yaml:"max_body_bytes" shown:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456" beyond:"413, unread where its length is told"`
+}
+
+// RateLimit bounds the deliveries of a source, in each gateway by itself: two gateways take twice as many. Deliveries that are not proven do not count, so a
+// flood of forgeries does not keep the real ones out.
+type RateLimit struct {
+	// PerSecond is how many deliveries are taken a second, over time. Leave unset for no limit.
+	PerSecond int `yaml:"per_second" validate:"omitempty,gte=1,lte=1000000" beyond:"429 with Retry-After"`
+	// Burst is how many may come at once. Leave unset for what comes in a second.
+	Burst int `yaml:"burst" shown:"per_second" validate:"omitempty,gte=1,lte=10000000" beyond:"429 with Retry-After"`
 }
 
 // Secret is one signing secret: a name, and exactly one of value, env and file.

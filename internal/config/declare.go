@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/signature"
@@ -35,6 +36,9 @@ func (s *Source) declare(b *builder, known provider.Provider) provider.Provider 
 	for _, key := range s.onlyHMAC() {
 		b.fail(key, "%s signs in its own way and answers so: leave this out, or write provider: hmac", s.Provider)
 	}
+	if s.Provider == api.Name {
+		return s.direct(b)
+	}
 	events, objects := !isZero(s.Events), len(s.Objects) > 0
 	if !events && !objects {
 		return known
@@ -43,7 +47,7 @@ func (s *Source) declare(b *builder, known provider.Provider) provider.Provider 
 	if s.Provider != standardWebhooks || !ok {
 		for key, is := range map[string]bool{"events": events, "objects": objects} {
 			if is {
-				b.fail(key, "%s names its events and objects itself: leave this out, or write provider: hmac or standardwebhooks", s.Provider)
+				b.fail(key, "%s names its events and objects itself: leave this out, or write provider: hmac, standardwebhooks or api", s.Provider)
 			}
 		}
 		return known
@@ -94,6 +98,7 @@ func (s *Source) hmac(b *builder) provider.Provider {
 	prefixKeyPairs(schemes)
 	objects := b.under("objects").objects(s.Objects, &events)
 	b.signedTypes(s.Objects, &events, schemes)
+	b.under("events").noToken(&events, schemes)
 	answers := b.answers(s)
 	answers.Headers = s.Events.Headers
 	return hmac.Of(schemes, events, objects, answers)

@@ -20,7 +20,7 @@ func (s *Source) reader(b *builder, p provider.Provider) provider.Reader {
 	switch {
 	case len(a.Objects) == 0:
 		for key, is := range map[string]bool{"header": a.Header != "", "headers": len(a.Headers) > 0, "control": a.Control != "", "missing": !isZero(a.Missing),
-			"expired": !isZero(a.Expired), "lag": a.Lag != 0} {
+			"expired": !isZero(a.Expired), "lag": a.Lag != 0, "events": !isZero(a.Events)} {
 			if is {
 				b.fail(key, "is for an API whose objects are described: set objects, or leave this out")
 			}
@@ -34,7 +34,7 @@ func (s *Source) reader(b *builder, p provider.Provider) provider.Reader {
 }
 
 // rest reads how an API is read.
-func (b *builder) rest(s *Source, p provider.Provider) *rest.Reader {
+func (b *builder) rest(s *Source, p provider.Provider) provider.Reader {
 	a := &s.API
 	spec := rest.Spec{Lag: cmp.Or(a.Lag, rest.DefaultLag), Headers: map[string]rest.Template{}, Types: map[string]rest.Type{},
 		Missing: b.under("missing").answer(a.Missing, http.StatusNotFound, http.StatusGone), Expired: b.under("expired").answer(a.Expired)}
@@ -50,6 +50,10 @@ func (b *builder) rest(s *Source, p provider.Provider) *rest.Reader {
 			}
 		}
 		spec.Types[name] = t
+	}
+	if !isZero(a.Events) {
+		spec.Events = b.under("events").apiEvents(&a.Events, p)
+		return rest.NewLister(spec)
 	}
 	return rest.New(spec)
 }
@@ -97,7 +101,7 @@ func (b *builder) restTemplate(key, text string, allowed ...string) rest.Templat
 func (b *builder) request(key, text string, allowed ...string) rest.Request {
 	if text == "" {
 		b.fail(key, "is not set: %s", map[string]string{"control": "name a path that is answered wherever the key is good, e.g. /v1/me: only then is believed that an object is missing",
-			"get": "say how an object is read, e.g. /v1/orders/{id}", "path": "say how objects are listed, e.g. /v1/orders"}[key])
+			"get": "say how an object is read, e.g. /v1/orders/{id}", "path": "say how they are listed, e.g. /v1/orders"}[key])
 		return rest.Request{Query: map[string]rest.Template{}}
 	}
 	r, err := rest.ParseRequest(text, allowed...)
@@ -160,12 +164,19 @@ func (b *builder) apiObject(o *APIObject, lag time.Duration) rest.Type {
 }
 
 func (b *builder) apiList(l *APIList, of rest.Type, lag time.Duration) *rest.List {
-	allowed := []string{"account", "limit", "cursor", "since", "until"}
-	out := &rest.List{Request: b.request("path", l.Path, "account"), Items: l.Items, Item: l.Item, Partial: l.Partial, Limit: l.Limit, Lag: cmp.Or(l.Lag, lag),
+	out := b.listing(l, "account")
+	out.Partial, out.Sparse, out.Lag = l.Partial, l.Sparse, cmp.Or(l.Lag, lag)
+	b.pages(out, of)
+	return out
+}
+
+// listing is what a list of objects and one of events have alike, with further names in its request.
+func (b *builder) listing(l *APIList, more ...string) *rest.List {
+	out := &rest.List{Request: b.request("path", l.Path, more...), Items: l.Items, Item: l.Item, Limit: l.Limit,
 		Time: oneOf(b, "time", l.Time, choice[declared.Unit]{"rfc3339", declared.RFC3339}, choice[declared.Unit]{"s", declared.Seconds}, choice[declared.Unit]{"ms", declared.Milliseconds}),
 		Next: rest.Next{Field: l.Next.Field, Address: l.Next.Address, Link: l.Next.Link, Last: l.Next.Last, Window: l.Next.Window, More: l.Next.More}}
 	for _, name := range sortedKeys(l.Query) {
-		if err := out.Request.SetQuery(name, l.Query[name], allowed...); err != nil {
+		if err := out.Request.SetQuery(name, l.Query[name], append(more, "limit", "cursor", "since", "until")...); err != nil {
 			b.under("query").fail(name, "%v", err)
 		}
 	}
@@ -178,7 +189,6 @@ func (b *builder) apiList(l *APIList, of rest.Type, lag time.Duration) *rest.Lis
 	if out.Request.Names("until") && !out.Request.Names("since") {
 		b.fail("query", "names {until} without {since}: a time has two ends")
 	}
-	b.pages(out, of)
 	return out
 }
 

@@ -78,6 +78,30 @@ func (b *builder) places(e *Events, own *declared.Events) {
 	}
 }
 
+// noToken refuses names of events that are made of the token by which the source knows its sender: they are stored, logged and sent on. Headers that are kept leave it out by themselves.
+func (b *builder) noToken(e *declared.Events, schemes []*signature.Scheme) {
+	for _, s := range schemes {
+		if s.Method != signature.Token {
+			continue
+		}
+		for key, texts := range map[string][]signature.Template{"key": e.Key, "type": e.Type, "account": e.Account, "api_version": e.APIVersion} {
+			for _, t := range texts {
+				if i := slices.IndexFunc(plain(t.Refs()), func(r signature.Ref) bool { return slices.ContainsFunc(s.Signature.In, covers(r)) }); i >= 0 {
+					b.fail(key, "{%s} is the token that proves the sender, and events are stored under what this makes: take another value", t.Refs()[i])
+				}
+			}
+		}
+	}
+}
+
+// covers tells whether a place is that of a reference; one whose name ends in # is that of all that go on from there.
+func covers(r signature.Ref) func(place signature.Ref) bool {
+	return func(place signature.Ref) bool {
+		stem, many := strings.CutSuffix(place.Name, "#")
+		return place.Kind == r.Kind && (place.Name == r.Name || many && r.Kind == signature.Header && strings.HasPrefix(r.Name, stem))
+	}
+}
+
 // headersOf are the headers that names of events are made of.
 func headersOf(e *declared.Events) []string {
 	var out []string
@@ -91,8 +115,11 @@ func headersOf(e *declared.Events) []string {
 	return out
 }
 
+// credential tells whether a header carries a credential, by its name. A signature that stands in such a header is kept all the same: it proves one delivery and opens nothing.
 func credential(header string) bool {
-	return slices.Contains([]string{"Authorization", "Proxy-Authorization", "Cookie"}, http.CanonicalHeaderKey(header))
+	name := http.CanonicalHeaderKey(header)
+	return slices.Contains([]string{"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "X-Forwarded-Client-Cert"}, name) ||
+		slices.ContainsFunc([]string{"Token", "Secret", "Password", "Api-Key", "Apikey"}, func(end string) bool { return name == end || strings.HasSuffix(name, "-"+end) })
 }
 
 // unit reads how a time or, for versions, a number is written.
@@ -126,6 +153,9 @@ func (b *builder) object(o *Object, events *declared.Events) declared.Object {
 	}
 	out := declared.Object{Events: o.Events, Type: b.templates("type", o.Type, objectKinds), ID: b.templates("id", o.ID, objectKinds), State: o.State,
 		Before: o.Before, Changes: o.Changes, Deletes: o.Deletes, Final: o.Final, Partial: o.Partial, Volatile: o.Volatile}
+	if len(o.ID) == 0 {
+		out.ID = events.Subject
+	}
 	if o.Version != (ObjectVersion{}) {
 		under := b.under("version")
 		out.Version = &declared.Version{From: under.ref("from", o.Version.From, bodyKinds), Unit: under.unit(o.Version.Unit, true), Still: o.Version.Still}
@@ -137,7 +167,7 @@ func (b *builder) object(o *Object, events *declared.Events) declared.Object {
 	switch {
 	case len(o.Type) == 0:
 		b.fail("type", "is not set: say what the object is, e.g. order")
-	case len(o.ID) == 0:
+	case len(out.ID) == 0:
 		b.fail("id", "is not set: say what names the object, e.g. '{json:data.id}'")
 	case o.State != "" && o.Partial == "" && out.Version == nil && events.Occurred == nil:
 		b.fail("version", "is not set, and neither is events.occurred: without a version or a time states have no order; leave state out where the sender tells none")

@@ -71,6 +71,9 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"unknown body":         {"hmac", header + "events: {body: xml}", "events.body: \"xml\" is not known: write one of json, form, payload"},
 		"constant key":         {"hmac", header + "events: {key: event}", "events.key: \"event\" names everything alike"},
 		"perhaps constant key": {"hmac", header + "events:\n  key: ['{json:id}', 'e[{json:n}]']", "line 8: sources.a.events.key: \"e[{json:n}]\" names everything alike"},
+		"token as a key":       {"hmac", "scheme: {header: X-Auth-Key, method: token, body_unsigned: true}\nevents: {key: '{json:id}[-{header:x-auth-key}]'}", "events.key: {header:X-Auth-Key} is the token that proves the sender"},
+		"token as an account":  {"hmac", "scheme: {in: query:code, method: token, body_unsigned: true}\nevents: {account: '{query:code}'}", "events.account: {query:code} is the token"},
+		"one token of many":    {"hmac", "scheme: {header: X-Access-#, method: token, body_unsigned: true}\nevents: {type: '{header:X-Access-7}'}", "events.type: {header:X-Access-7} is the token"},
 		"secret in a key":      {"hmac", header + "events: {key: '{secret}'}", "{secret} cannot stand here"},
 		"type in the type":     {"hmac", header + "events: {type: '{type}'}", "events.type: \"{type}\": {type} cannot stand here"},
 		"item without a list":  {"hmac", header + "events: {item: x}", "events.item: is a path in an element"},
@@ -79,6 +82,8 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"time of a header":     {"hmac", header + "events: {occurred: {from: header:X-T}}", "events.occurred.from: \"header:X-T\" names nothing that can stand here: write json:PATH, root:PATH or form:FIELD"},
 		"integer time":         {"hmac", header + "events: {occurred: {from: json:t, unit: integer}}", "events.occurred.unit: \"integer\" is not known"},
 		"kept credential":      {"hmac", header + "events: {headers: [Authorization]}", "events.headers: Authorization holds a credential"},
+		"kept token":           {"hmac", header + "events: {headers: [x-auth-token]}", "events.headers: x-auth-token holds a credential"},
+		"kept api key":         {"hmac", header + "events: {headers: [X-API-KEY]}", "events.headers: X-API-KEY holds a credential"},
 		"key of a credential":  {"hmac", header + "events: {key: '{header:cookie}'}", "events.headers: Cookie holds a credential"},
 
 		"no object type":     {"hmac", header + "objects: [{id: '{json:id}'}]", "line 7: sources.a.objects.0.type: is not set"},
@@ -107,7 +112,7 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"empty reply with body":  {"hmac", header + "reply: {status: 204, body: ok, content_type: x}", "reply.body: an answer 204 has none"},
 
 		"scheme of a provider":  {"stripe", header, "line 6: sources.a.scheme: stripe signs in its own way"},
-		"events of a provider":  {"stripe", "events: {key: '{json:id}'}", "line 6: sources.a.events: stripe names its events and objects itself: leave this out, or write provider: hmac or standardwebhooks"},
+		"events of a provider":  {"stripe", "events: {key: '{json:id}'}", "line 6: sources.a.events: stripe names its events and objects itself: leave this out, or write provider: hmac, standardwebhooks or api"},
 		"objects of a provider": {"stripe", "objects: [{type: x, id: '{json:id}'}]", "sources.a.objects: stripe names its events"},
 		"reply of a provider":   {"stripe", "reply: {status: 204}", "sources.a.reply: stripe signs in its own way and answers so"},
 		"scheme of a standard":  {"standardwebhooks", header, "sources.a.scheme: standardwebhooks signs in its own way"},
@@ -262,6 +267,18 @@ objects: [{type: order, id: "{json:data.id}"}]
 	}
 	if headers := strings.Join(e.Provider.Headers(), " "); !strings.Contains(headers, "X-More") || !strings.Contains(headers, "Webhook-Signature") {
 		t.Errorf("headers %s", headers)
+	}
+}
+
+// A token is not kept with events, whatever its header is called and whoever lists it.
+func TestTokenOfASourceIsNotKept(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-Auth-Key, method: token, body_unsigned: true}\nevents: {key: '{header:X-Id}', headers: [x-auth-key, X-More]}")), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"Content-Type", "User-Agent", "X-Id", "X-More"}, c.Endpoints()[0].Provider.Headers()); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -26,6 +26,7 @@ func (c *Config) Complete() {
 		}
 		completeSchedule(s)
 	}
+	completeEffects(c)
 	for name, src := range c.Sources {
 		if src == nil {
 			src = &Source{}
@@ -34,6 +35,35 @@ func (c *Config) Complete() {
 		fillDefaults(reflect.ValueOf(src).Elem())
 		if src.MaxBodyBytes == 0 {
 			src.MaxBodyBytes = c.Ingest.MaxBodyBytes
+		}
+	}
+}
+
+// completeEffects fills the defaults of destinations and rules, and of who is told about them.
+func completeEffects(c *Config) {
+	for name, d := range c.Destinations {
+		if d == nil {
+			d = &Destination{}
+			c.Destinations[name] = d
+		}
+		d.completeTimeout()
+		fillDefaults(reflect.ValueOf(d).Elem())
+	}
+	for name, n := range c.Notify {
+		if n == nil {
+			n = &Notification{}
+			c.Notify[name] = n
+		}
+		fillDefaults(reflect.ValueOf(n).Elem())
+	}
+	for name, e := range c.Effects {
+		if e == nil {
+			e = &Effect{}
+			c.Effects[name] = e
+		}
+		fillDefaults(reflect.ValueOf(e).Elem())
+		for i := range e.Steps {
+			fillDefaults(reflect.ValueOf(&e.Steps[i]).Elem())
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/hmac"
 )
 
@@ -44,6 +45,9 @@ func demoSource(provider, secret string) *Source {
 		src.Events = Events{Key: Words{"{json:id}"}, Type: Words{"{json:type}"}, Occurred: EventTime{From: "json:created_at"}}
 		src.Objects = []Object{{Events: Words{"order.*"}, Type: Words{"order"}, ID: Words{"{json:data.id}"}, State: "data",
 			Version: ObjectVersion{From: "json:data.version", Unit: "integer"}, Deletes: Words{"order.deleted"}, Final: true}}
+	}
+	if provider == api.Name {
+		src.Objects = []Object{{Events: Words{"com.example.order.*"}, Type: Words{"order"}, State: "data", Version: ObjectVersion{From: "json:data.version", Unit: "integer"}, Deletes: Words{"com.example.order.deleted"}, Final: true}}
 	}
 	c := &Config{Sources: map[string]*Source{provider: src}}
 	c.Complete()

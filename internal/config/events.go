@@ -50,7 +50,7 @@ type Object struct {
 	Ignored string `yaml:"ignored,omitempty"`
 	// Type is the object's type: a text with references {json:PATH}, {root:PATH}, {form:FIELD} and {type}.
 	Type Words `yaml:"type,omitempty"`
-	// ID is the object's id, likewise.
+	// ID is the object's id, likewise. For provider: api it may be left empty: then it is the subject of the CloudEvent.
 	ID Words `yaml:"id,omitempty"`
 	// State is the path of the whole object in the event, or root:PATH; '.' is the event itself. Leave empty where events carry no
 	// state: then they are reasons to look at the sender's API.

@@ -77,8 +77,11 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 		}
 	}
 	_, events := e.Reader.(provider.EventLister)
+	if _, timed := e.Reader.(provider.TimedLister); timed {
+		events = true
+	}
 	_, sent := e.Reader.(provider.DeliveryLister)
-	want("events", s.Reconcile.Events, events || sent && len(e.API.Hooks) > 0, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries, of the webhooks under api.hooks): reconcile objects instead", e.Provider.Name()))
+	want("events", s.Reconcile.Events, events || sent && len(e.API.Hooks) > 0, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries, of the webhooks under api.hooks; a described one those of api.events): reconcile objects instead", e.Provider.Name()))
 	lister, ok := e.Reader.(provider.ObjectLister)
 	ok = ok && len(lister.Lists(e.Source, e.API, e.Source.Account)) > 0
 	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.Full} {

@@ -105,7 +105,7 @@ func (l *Loader) NeedRestart(c *Config) []string {
 func differing(a, b reflect.Value, path []string, names *[]string) {
 	for i := range a.NumField() {
 		name := yamlName(a.Type().Field(i))
-		if name == "" || len(path) == 0 && (name == "sources" || name == "schedules") {
+		if name == "" || len(path) == 0 && slices.Contains([]string{"sources", "schedules", "destinations", "effects", "notify"}, name) {
 			continue
 		}
 		at := append(slices.Clone(path), name)

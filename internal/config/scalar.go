@@ -77,6 +77,12 @@ func setScalar(v reflect.Value, text string) error {
 		return setList(v, splitList(text))
 	case reflect.Map:
 		return setPairs(v, text)
+	case reflect.Pointer: // what is told from what nobody said
+		told := reflect.New(v.Type().Elem())
+		if err := setScalar(told.Elem(), text); err != nil {
+			return err
+		}
+		v.Set(told)
 	default:
 		return fmt.Errorf("settings of kind %s cannot be given as text", v.Kind())
 	}

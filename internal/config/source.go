@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/signature"
@@ -34,6 +36,12 @@ type Endpoint struct {
 	MaxBodyBytes int64
 	// RedactOnRequest: what its sender asks to be forgotten is redacted without a person.
 	RedactOnRequest bool
+	// FinalReceipt: its sender needs our id of the event, so nothing is kept in the spool for it.
+	FinalReceipt bool
+	// AllowFrom is where deliveries may come from; empty: everywhere.
+	AllowFrom []netip.Prefix
+	// RateLimit is complete; zero: there is none.
+	RateLimit RateLimit
 }
 
 // Looker is who reads what was read of the provider's API; nil where nobody can.
@@ -56,13 +64,24 @@ func (c *Config) Endpoints() []Endpoint {
 		source := src.forProvider(name)
 		reader := src.reader(&builder{}, p)
 		api, _ := src.API.forProvider(p, reader, source)
-		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, Reader: reader, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest})
+		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, Reader: reader, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest, FinalReceipt: src.finalReceipt(p),
+			AllowFrom: networks(src.AllowFrom), RateLimit: src.RateLimit.complete()})
 	}
 	return out
 }
 
+// finalReceipt: where a source says nothing, who reads our answers gets the one that stays.
+func (s *Source) finalReceipt(p provider.Provider) bool {
+	if s.FinalReceipt != nil {
+		return *s.FinalReceipt
+	}
+	_, direct := p.(provider.Direct)
+	return direct
+}
+
+// own: samples of the provider are not of the source's sender. Those of provider: api name themselves whatever the source says.
 func (s *Source) own() bool {
-	return !isZero(s.Scheme) || len(s.Schemes) > 0 || !isZero(s.Events) || len(s.Objects) > 0
+	return s.Provider != api.Name && (!isZero(s.Scheme) || len(s.Schemes) > 0 || !isZero(s.Events) || len(s.Objects) > 0)
 }
 
 func (s *Source) forProvider(name string) *provider.Source {
@@ -141,6 +160,19 @@ func readSecrets(c *Config, env func(string) string, p purpose) error {
 		}
 		if err := c.Sources[name].API.Key.read(env, p); err != nil {
 			bad = append(bad, &Problem{Path: "sources." + name + ".api.key", Msg: err.Error()})
+		}
+	}
+	for _, name := range sortedKeys(c.Destinations) {
+		if err := c.Destinations[name].SMTP.read(env, p); err != nil {
+			bad = append(bad, &Problem{Path: "destinations." + name + ".smtp.password", Msg: err.Error()})
+		}
+		for setting, key := range map[string]*APIKey{"key": &c.Destinations[name].Key, "signing_secret": &c.Destinations[name].SigningSecret} {
+			if key.unset() {
+				continue
+			}
+			if err := key.read(env, p); err != nil {
+				bad = append(bad, &Problem{Path: "destinations." + name + "." + setting, Msg: err.Error()})
+			}
 		}
 	}
 	return errors.Join(bad...)

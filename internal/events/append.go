@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -22,7 +23,7 @@ import (
 // already takes no id and no place in the insert: a flood of duplicates burns no WAL. A delivery's columns are taken from
 // their arrays by its number, so that no body passes through a join or a sort. Ids are made here, above the floor, so that a
 // reader who raised the floor knows what can still appear (FreezeBound). The fingerprint comes back for duplicates and is
-// compared in Go.
+// compared in Go, and with it whether a standby must have what was found: read in the statement that finds it, that costs no question of its own.
 const appendSQL = `
 WITH base AS MATERIALIZED (
   SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) << 20 AS id
@@ -49,7 +50,8 @@ WITH base AS MATERIALIZED (
   FROM d JOIN stored s ON s.id = d.id
 )
 SELECT d.n, coalesce(d.old, k.id), k.id IS NULL, CASE WHEN d.old IS NOT NULL THEN
-  (SELECT o.fingerprint FROM event_keys o WHERE o.source = d.source AND o.key = d.key LIMIT 1) END
+  (SELECT o.fingerprint FROM event_keys o WHERE o.source = d.source AND o.key = d.key LIMIT 1) END,
+  current_setting('synchronous_standby_names') <> ''
 FROM d LEFT JOIN k ON k.id = d.id`
 
 // twinSQL looks up keys whose twin committed after the snapshot of appendSQL.
@@ -71,6 +73,8 @@ type row struct {
 	// twin: the row before has the same key; only the first of them goes into the statement.
 	twin    bool
 	receipt Receipt
+	// unsure: there may be a synchronous standby that does not have what is stored under the key.
+	unsure bool
 	// fingerprint is what is stored under the key.
 	fingerprint []byte
 	// rendering is of what is stored under the key, where that is known without a question to the log.
@@ -79,16 +83,37 @@ type row struct {
 
 // Append makes a batch of deliveries durable, each key once, and returns the receipts of each delivery's events in their
 // order. It returns only after the commit, with synchronous_commit on; on an error nothing may be acknowledged, and
-// appending again is safe. A started statement is never cancelled (a commit may be waiting for a standby): ctx bounds only
+// appending again is safe. A commit whose wait for the standby somebody cancels is such an error. A started statement is never cancelled (a commit may be waiting for a standby) but where its connection is lost: ctx bounds only
 // the wait for a connection. Errors: ErrUnavailable.
 func Append(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Receipt, error) {
-	rows := sortedRows(batch)
-	if err := appendRows(ctx, pool, batch, rows); err != nil {
-		if postgres.IsUnavailable(err) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil { // whatever the reason is, it is not the deliveries'
+		return nil, fmt.Errorf("append %d deliveries: %w: %w", len(batch), ErrUnavailable, err)
+	}
+	defer conn.Release()
+	receipts, err := appendBatch(context.WithoutCancel(ctx), conn.Conn(), batch)
+	if err != nil {
+		if postgres.IsUnavailable(err) || postgres.IsRefused(err) || noPartition(err) {
 			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		return nil, fmt.Errorf("append %d deliveries: %w", len(batch), err)
 	}
+	return receipts, nil
+}
+
+// appendBatch appends what may go together in one statement, and what is stored whole or not at all in a transaction.
+func appendBatch(ctx context.Context, conn *pgx.Conn, batch []Delivery) ([][]Receipt, error) {
+	if slices.ContainsFunc(batch, apart) {
+		return appendApart(ctx, conn, batch)
+	}
+	rows := sortedRows(batch)
+	if err := appendRows(ctx, conn, batch, rows); err != nil {
+		return nil, err
+	}
+	return receiptsOf(batch, rows), nil
+}
+
+func receiptsOf(batch []Delivery, rows []row) [][]Receipt {
 	receipts := make([][]Receipt, len(batch))
 	flat := make([]Receipt, len(rows))
 	for i := range batch {
@@ -97,7 +122,12 @@ func Append(ctx context.Context, pool *pgxpool.Pool, batch []Delivery) ([][]Rece
 	for _, r := range rows {
 		receipts[r.delivery][r.place] = r.receipt
 	}
-	return receipts, nil
+	for i := range batch {
+		if batch[i].Exact {
+			onlyConflicts(receipts[i])
+		}
+	}
+	return receipts
 }
 
 func sortedRows(batch []Delivery) []row {
@@ -142,32 +172,50 @@ func answerTwins(rows []row) {
 // appendAttempts bounds what one batch may be tried again for: a missing partition, an id that is taken, a deadlock.
 const appendAttempts = 5
 
-func appendRows(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows []row) error {
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	ctx = context.WithoutCancel(ctx)
+func appendRows(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []row) error {
 	first := firsts(rows)
-	params := appendParams(conn.Conn(), batch, first)
+	params := appendParams(conn, batch, first)
 	defer params.Release()
 	for attempt := 1; ; attempt++ {
-		if err = insert(ctx, params, batch, first); err == nil {
+		err := insert(ctx, params, batch, first)
+		if err == nil {
 			break
 		}
-		if err2 := mend(ctx, conn.Conn(), err); err2 != nil || attempt == appendAttempts {
-			return errors.Join(err, err2)
+		if err2 := mend(ctx, conn, err); err2 != nil || attempt == appendAttempts {
+			return errors.Join(err2, err) // that which could not be mended tells whose trouble it is
 		}
 	}
-	if err := findTwins(ctx, conn.Conn(), batch, first); err != nil {
+	if err := findTwins(ctx, conn, batch, first); err != nil {
 		return err
 	}
 	answerTwins(rows)
-	if err := findConflicts(ctx, conn.Conn(), batch, rows); err != nil {
+	if err := findConflicts(ctx, conn, batch, rows); err != nil {
 		return err
 	}
-	return keepConflicts(ctx, conn.Conn(), batch, rows)
+	if err := keepConflicts(ctx, conn, batch, rows); err != nil {
+		return err
+	}
+	if err := awaitStandby(ctx, conn, rows); err != nil {
+		return err
+	}
+	return postgres.Confirmed(conn)
+}
+
+// awaitStandbySQL commits something, so that the session waits for a synchronous standby where there is one.
+const awaitStandbySQL = `SELECT pg_logical_emit_message(true, 'postern', '') WHERE current_setting('synchronous_standby_names') <> ''`
+
+// awaitStandby waits until a synchronous standby has what the receipts stand for, where this batch has committed nothing that waited for that. PostgreSQL shows a commit that does not have its
+// standby's word: after a restart of the primary, and where the session that waited was ended. A duplicate of it is found, and would be acknowledged for good by who only reads. Where no standby
+// is configured that is known already, and costs nothing; only conflicts, which were looked up since, ask again.
+func awaitStandby(ctx context.Context, conn *pgx.Conn, rows []row) error {
+	fresh := slices.ContainsFunc(rows, func(r row) bool { return !r.receipt.Duplicate })
+	unsure := slices.ContainsFunc(rows, func(r row) bool { return r.unsure })
+	conflicts := slices.ContainsFunc(rows, func(r row) bool { return r.receipt.Conflict })
+	if (fresh || !unsure) && !conflicts { // the commit of what is new came after that of every duplicate beside it
+		return nil
+	}
+	_, err := conn.Exec(ctx, awaitStandbySQL)
+	return err
 }
 
 // errNotMended says that trying the same batch again would not help.
@@ -175,9 +223,10 @@ var errNotMended = errors.New("not mended by trying again")
 
 // mend removes what made an append fail, where that is in our hands.
 func mend(ctx context.Context, conn *pgx.Conn, err error) error {
-	switch postgres.Code(err) {
-	case "23514": // no partition for the id
+	if noPartition(err) {
 		return EnsurePartitions(ctx, conn, 2*24*time.Hour)
+	}
+	switch postgres.Code(err) {
 	case "23505": // the id is taken: the clock went back, or more than a million ids in a millisecond
 		_, err := conn.Exec(ctx, raiseFloorSQL)
 		return err
@@ -186,6 +235,12 @@ func mend(ctx context.Context, conn *pgx.Conn, err error) error {
 		return nil
 	}
 	return errNotMended
+}
+
+// noPartition: there is none for the id. A row that a constraint refuses has the same code, and names it.
+func noPartition(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "23514" && pg.ConstraintName == ""
 }
 
 // insert runs appendSQL; only where it returns nil do the receipts in rows count.
@@ -212,7 +267,7 @@ func readReceipt(answer postgres.Row, batch []Delivery, rows []*row) error {
 	r.receipt.Duplicate = answer.Bool(2)
 	r.fingerprint = batch[r.delivery].Events[r.place].Fingerprint[:]
 	if r.receipt.Duplicate {
-		r.fingerprint = bytes.Clone(answer.Bytes(3))
+		r.fingerprint, r.unsure = bytes.Clone(answer.Bytes(3)), answer.Bool(4)
 	}
 	return nil
 }
@@ -244,7 +299,7 @@ func findTwins(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows []*ro
 	var id int64
 	var fingerprint []byte
 	if _, err = pgx.ForEachRow(res, []any{&id, &fingerprint}, func() error {
-		missing[n].receipt.ID, missing[n].fingerprint = id, bytes.Clone(fingerprint)
+		missing[n].receipt.ID, missing[n].fingerprint, missing[n].unsure = id, bytes.Clone(fingerprint), true // it committed after the statement that asked for a standby
 		n++
 		return nil
 	}); err == nil && n != len(missing) {
@@ -265,7 +320,7 @@ func keepConflicts(ctx context.Context, conn *pgx.Conn, batch []Delivery, rows [
 		r := &rows[i]
 		d := &batch[r.delivery]
 		e := &d.Events[r.place]
-		if !r.receipt.Conflict {
+		if !r.receipt.Conflict || d.Exact {
 			continue
 		}
 		sources, ids = append(sources, d.Source), append(ids, r.receipt.ID)

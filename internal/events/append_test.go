@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -315,4 +317,32 @@ func TestAppendOutOfReach(t *testing.T) {
 	if !isUnavailable(err) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}
+}
+
+// What refuses everything is no delivery's fault: no session that may be had, or no right to append.
+func TestAppendRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	refused := func(pool *pgxpool.Pool) {
+		t.Helper()
+		if _, err := events.Append(t.Context(), pool, []events.Delivery{b.delivery("x", "k")}); !isUnavailable(err) {
+			t.Errorf("got %v, want ErrUnavailable", err)
+		}
+	}
+	refused(b.operator) // may not
+	cfg := b.gateway.Config()
+	cfg.AfterConnect = func(context.Context, *pgx.Conn) error { return errors.New("not like this") }
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	refused(pool)
+	for _, sql := range []string{ // no day is there, and none may be made
+		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''40 days'''`,
+		`REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway`,
+	} {
+		b.db.Exec(t, sql)
+	}
+	refused(b.gateway)
 }

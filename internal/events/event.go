@@ -13,8 +13,10 @@ import (
 
 // The kinds of error that the edges map: ingest and admin to a status code, processor to an outcome.
 var (
-	// ErrUnavailable: a store we need does not answer; nothing was acknowledged and trying again is safe.
+	// ErrUnavailable: a store we need does not answer, or takes nothing whatever it is; nothing was acknowledged and trying again is safe.
 	ErrUnavailable = errors.New("unavailable")
+	// ErrOtherProvider: a source of that name is in the log, with events of another provider.
+	ErrOtherProvider = errors.New("name the new one differently")
 	// ErrNotFound: no such event, object or rejection.
 	ErrNotFound = errors.New("not found")
 )
@@ -45,6 +47,10 @@ type Delivery struct {
 	Body []byte
 	// Events are what the delivery carries, at least one.
 	Events []provider.Event
+	// Exact: its sender is told when a key is there with another fingerprint. Then nothing of the delivery is stored, not even as a conflict. Else what is new of it is stored, and the rest kept apart.
+	Exact bool
+	// Bodies are the events' own, in their order, where each is stored as a delivery of its own; nil: they share Body.
+	Bodies [][]byte
 	// Places are the events' places in the delivery, where some of them are not among Events; nil: 0, 1, 2 and so on.
 	Places []int32
 }
@@ -65,7 +71,8 @@ type Receipt struct {
 	Key string
 	// Duplicate: the key was there before; nothing was changed.
 	Duplicate bool
-	// Conflict: the key was there before with another fingerprint, and is not the same event in another, signed version of the provider's API; this delivery was kept apart, whole.
+	// Conflict: the key was there before with another fingerprint, and is not the same event in another, signed version of the provider's API; this delivery was kept apart, whole. An Exact one was
+	// not: then each of its receipts says no more than its key and this (Refused).
 	Conflict bool
 }
 

@@ -1,7 +1,11 @@
 package events
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -35,4 +39,21 @@ func AppendHeaders(dst []byte, allowed []string, d *provider.Delivery) []byte {
 		dst = canonical.AppendText(dst, Text(text))
 	}
 	return append(dst, '}')
+}
+
+// Delivered is a request as far as it was kept: what AppendHeaders has made of its headers, its body and its time of receipt.
+func Delivered(headers, body []byte, receivedAt time.Time) (*provider.Delivery, error) {
+	var kept map[string]string
+	if err := json.Unmarshal(headers, &kept); err != nil {
+		return nil, fmt.Errorf("read the kept headers: %w", err)
+	}
+	d := &provider.Delivery{Method: http.MethodPost, Header: http.Header{}, Body: body, ReceivedAt: receivedAt.UTC()}
+	for name, value := range kept {
+		if name == QueryHeader {
+			d.Query = value
+			continue
+		}
+		d.Header[name] = []string{value}
+	}
+	return d, nil
 }

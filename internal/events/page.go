@@ -48,6 +48,14 @@ func (p Page[T]) MarshalJSON() ([]byte, error) {
 // Instant is a time that is written as RFC 3339 in UTC with microseconds, and as null where it is zero.
 type Instant struct{ time.Time }
 
+// Optionally is zero for nil.
+func Optionally(at *time.Time) (i Instant) {
+	if at != nil {
+		i.Time = *at
+	}
+	return i
+}
+
 // String is the JSON form without quotes; "" for zero.
 func (i Instant) String() string {
 	if i.IsZero() {

@@ -90,7 +90,7 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 	}
 	for name, prov := range providers {
 		if was := known.Provider[name]; was != prov {
-			return known, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: name the new one differently", name, was, prov)
+			return known, fmt.Errorf("source %s is stored as provider %s, the configuration says %s: %w", name, was, prov, ErrOtherProvider)
 		}
 	}
 	return known, nil

@@ -2,16 +2,15 @@ package ingest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -53,12 +52,12 @@ func Check(ep Endpoint, r *RejectedDetail) (c Checked) {
 		c.Now = fmt.Sprintf("only %d of %d bytes of the body were kept (rejections.max_body), so nothing can prove it", len(r.Body), r.Bytes)
 		return c
 	}
-	d, err := r.delivery()
+	d, err := events.Delivered(r.Headers, r.Body, r.ReceivedAt.Time)
 	if err != nil {
 		c.Now = err.Error()
 		return c
 	}
-	evs, err := c.prove(ep, d)
+	a, evs, err := c.prove(ep, d)
 	var refused *provider.Rejection
 	switch {
 	case errors.As(err, &refused):
@@ -68,45 +67,31 @@ func Check(ep Endpoint, r *RejectedDetail) (c Checked) {
 	default:
 		c.Proven, c.Now = true, fmt.Sprintf("proven by secret %q (%s)", c.verified.Secret, c.verified.Scheme)
 		ep.headers = ep.Provider.Headers()
-		c.delivery = toAppend(ep, d, c.verified, evs)
+		c.delivery = toAppend(ep, a.Delivery, c.verified, evs, a.Bodies)
 	}
 	return c
 }
 
 var errGreeting = errors.New("proven, but it is a greeting and no event: there is nothing to release")
 
-// prove goes the way of Server.prove.
-func (c *Checked) prove(ep Endpoint, d *provider.Delivery) (evs []provider.Event, err error) {
+// prove goes the way of Server.prove. It returns the delivery as it is stored.
+func (c *Checked) prove(ep Endpoint, d *provider.Delivery) (a provider.Accepted, evs []provider.Event, err error) {
 	if c.verified, err = ep.Provider.Verify(ep.Config, d); err != nil {
-		return nil, err
+		return a, nil, err
 	}
 	if g, ok := ep.Provider.(provider.Greeter); ok && g.Greet(ep.Config, d) != nil {
-		return nil, errGreeting
+		return a, nil, errGreeting
 	}
-	if evs, err = ep.Provider.Identify(ep.Config, d); err != nil {
-		return nil, err
+	if a, err = provider.Accept(ep.Provider, ep.Config, d); err != nil {
+		return a, nil, err
+	}
+	if evs, err = ep.Provider.Identify(ep.Config, a.Delivery); err != nil {
+		return a, nil, err
 	}
 	for _, e := range evs {
 		c.Events = append(c.Events, CheckedEvent{EventID: e.Key, EventType: e.Type, Account: e.Account, ObjectType: e.ObjectType, ObjectID: e.ObjectID})
 	}
-	return evs, nil
-}
-
-// delivery is the request as far as it was kept.
-func (r *RejectedDetail) delivery() (*provider.Delivery, error) {
-	var kept map[string]string
-	if err := json.Unmarshal(r.Headers, &kept); err != nil {
-		return nil, fmt.Errorf("read the kept headers: %w", err)
-	}
-	d := &provider.Delivery{Method: http.MethodPost, Header: http.Header{}, Body: r.Body, ReceivedAt: r.ReceivedAt.UTC()}
-	for name, value := range kept {
-		if name == events.QueryHeader {
-			d.Query = value
-			continue
-		}
-		d.Header[name] = []string{value}
-	}
-	return d, nil
+	return a, evs, nil
 }
 
 const releasedSQL = `DELETE FROM rejections WHERE id = $1`
@@ -116,15 +101,16 @@ const releaseWithin = 30 * time.Second
 
 // Release appends a proven rejection to the log as the door would have: under its own time of receipt, with who released it and why beside what proved it; and
 // forgets the rejection. It returns the receipts. Whoever looks for the rejection meanwhile, as a redaction does, waits, and then finds it or the log has it. Ended in between, and called
-// again, it finds the events stored (Duplicate) and forgets the rejection. Whoever appends publishes; here the auditor does. The pool is connected as postern_gateway, and has two connections
+// again, it finds the events stored (Duplicate) and forgets the rejection, which the audit tells then. Whoever appends publishes; here the auditor does. The pool is connected as postern_gateway, and has two connections
 // free. Errors: events.ErrNotFound where the rejection is not kept any more.
-func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, who, reason string) (receipts []events.Receipt, err error) {
+func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, by audit.Person, reason string) (receipts []events.Receipt, err error) {
 	if !c.Proven {
 		return nil, fmt.Errorf("release rejection %d: %w: %s", c.ID, events.ErrInvalid, c.Now)
 	}
 	d := c.delivery
+	d.Exact = false // its sender was answered long ago: what conflicts is kept
 	proof := appendVerification(nil, c.verified)
-	proof = appendMember(append(proof[:len(proof)-1], ','), "released_by", events.Text(who))
+	proof = appendMember(append(proof[:len(proof)-1], ','), "released_by", events.Text(by.String()))
 	proof = appendMember(append(proof, ','), "released_because", events.Text(reason))
 	proof = appendMember(append(proof, ','), "rejection", strconv.FormatInt(c.ID, 10))
 	d.Verification = append(proof, '}')
@@ -134,6 +120,10 @@ func Release(ctx context.Context, pool *pgxpool.Pool, c *Checked, who, reason st
 			err = fmt.Errorf("%w: it was redacted, released or dropped meanwhile", events.ErrNotFound)
 		}
 		if err != nil {
+			return err
+		}
+		e := audit.Entry{Action: "rejections release", Target: fmt.Sprintf("rejection %d of source %s", c.ID, c.Source), Reason: reason}
+		if err := audit.Write(ctx, tx, by, e); err != nil {
 			return err
 		}
 		stored, err := events.Append(ctx, pool, []events.Delivery{d}) // with a commit of its own: what it does is tried again

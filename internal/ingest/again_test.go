@@ -11,11 +11,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
+
+// me is who releases.
+var me = audit.Person{Name: "me", Via: audit.Command}
 
 // rejection is the only one that is kept, and when.
 func (b *testBundle) rejection(t *testing.T) (r *ingest.RejectedDetail) {
@@ -61,7 +65,7 @@ func TestReleaseIsWhatTheDoorWouldHaveStored(t *testing.T) {
 		t.Errorf("%+v", unchanged)
 	}
 	gateway := b.db.Role(t, "gateway")
-	if _, err := ingest.Release(t.Context(), gateway, &unchanged, "me", "x"); !errors.Is(err, events.ErrInvalid) {
+	if _, err := ingest.Release(t.Context(), gateway, &unchanged, me, "x"); !errors.Is(err, events.ErrInvalid) {
 		t.Error(err)
 	}
 	late := *r
@@ -78,7 +82,7 @@ func TestReleaseIsWhatTheDoorWouldHaveStored(t *testing.T) {
 	if !c.Proven || c.Now != `proven by secret "new" (stripe-v1)` || len(c.Events) != 1 || c.Events[0].EventType != "invoice.paid" {
 		t.Fatalf("%+v", c)
 	}
-	receipts, err := ingest.Release(t.Context(), gateway, &c, "ada@office", "the secret was new")
+	receipts, err := ingest.Release(t.Context(), gateway, &c, audit.Person{Name: "ada@office", Via: audit.Command}, "the secret was new")
 	if err != nil || len(receipts) != 1 || receipts[0].Duplicate {
 		t.Fatal(receipts, err)
 	}
@@ -134,25 +138,25 @@ CREATE CONSTRAINT TRIGGER never AFTER DELETE ON rejections DEFERRABLE INITIALLY 
 		t.Fatal(err)
 	}
 	gateway := b.db.Role(t, "gateway")
-	if _, err := ingest.Release(t.Context(), gateway, &c, "me", "x"); err == nil || !strings.Contains(err.Error(), "release it again") {
+	if _, err := ingest.Release(t.Context(), gateway, &c, me, "x"); err == nil || !strings.Contains(err.Error(), "release it again") {
 		t.Fatal(err)
 	}
 	if _, err := b.db.Pool.Exec(t.Context(), `DROP TRIGGER never ON rejections`); err != nil {
 		t.Fatal(err)
 	}
-	receipts, err := ingest.Release(t.Context(), gateway, &c, "me", "x")
+	receipts, err := ingest.Release(t.Context(), gateway, &c, me, "x")
 	if err != nil || !receipts[0].Duplicate || receipts[0].Conflict {
 		t.Errorf("%+v %v", receipts, err)
 	}
 	if n, left := b.count(t, `SELECT count(*) FROM events`), b.count(t, `SELECT count(*) FROM rejections`); n != 1 || left != 0 {
 		t.Errorf("%d events, %d rejections", n, left)
 	}
-	if _, err := ingest.Release(t.Context(), gateway, &c, "me", "x"); !errors.Is(err, events.ErrNotFound) {
+	if _, err := ingest.Release(t.Context(), gateway, &c, me, "x"); !errors.Is(err, events.ErrNotFound) {
 		t.Errorf("released a third time: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := ingest.Release(ctx, gateway, &c, "me", "x"); err == nil {
+	if _, err := ingest.Release(ctx, gateway, &c, me, "x"); err == nil {
 		t.Error("released without a database")
 	}
 }
@@ -179,7 +183,7 @@ func TestReleaseBesideARedaction(t *testing.T) {
 	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM rejections WHERE id = $1`, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	if receipts, err := ingest.Release(t.Context(), gateway, gone, "me", "x"); !errors.Is(err, events.ErrNotFound) || receipts != nil {
+	if receipts, err := ingest.Release(t.Context(), gateway, gone, me, "x"); !errors.Is(err, events.ErrNotFound) || receipts != nil {
 		t.Errorf("%v, %v", receipts, err)
 	}
 	if n := b.count(t, `SELECT count(*) FROM events`); n != 0 {
@@ -189,7 +193,7 @@ func TestReleaseBesideARedaction(t *testing.T) {
 	release := b.hold(t)
 	released := make(chan error, 1)
 	go func() {
-		_, err := ingest.Release(t.Context(), gateway, c, "me", "x")
+		_, err := ingest.Release(t.Context(), gateway, c, me, "x")
 		released <- err
 	}()
 	b.blocked(t, 1)

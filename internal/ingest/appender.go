@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +31,9 @@ type appender struct {
 	ended    chan struct{}
 	// waits has waitings that were answered.
 	waits sync.Pool
-	// downUntil is when to try the store again, Unix nanoseconds.
+	// downUntil is when to try the store again, Unix nanoseconds, and outage whether it is away.
 	downUntil atomic.Int64
+	outage    *outage
 }
 
 // waiting is a delivery in the queue and where its answer goes.
@@ -41,18 +41,25 @@ type waiting struct {
 	ep       Endpoint
 	delivery events.Delivery
 	// trace goes on with the events, "" where nobody traces this delivery.
-	trace  string
-	since  time.Time
+	trace string
+	since time.Time
+	// taken is when its append began, Unix nanoseconds; 0 while it is in the queue. Who waits reads it meanwhile.
+	taken  int64
 	answer chan result
 	// deadline ends the wait.
 	deadline *time.Timer
 	// memory is that of the body. It is given back by whoever answers: a sender that is gone frees nothing.
 	memory part
+	// landed ends the flight of an Exact delivery's keys; nil for others.
+	landed func()
 }
 
-// answered gives the answer and the memory back. Whoever waited may use w again at once, so nobody reads it after this.
+// answered gives the answer and the memory back. Whoever waited may use w again at once, so nobody reads it after this; and may send again, so its keys have landed before it.
 func (w *waiting) answered(r result) {
 	memory := w.memory
+	if w.landed != nil {
+		w.landed()
+	}
 	w.answer <- r
 	memory.release()
 }
@@ -63,35 +70,61 @@ type result struct {
 }
 
 func newAppender(s *Server) *appender {
-	return &appender{s: s, queue: newQueue(s.Settings.Queue), began: make([]atomic.Int64, s.Settings.Writers), ended: make(chan struct{}, 1)}
+	return &appender{s: s, queue: newQueue(s.Settings), began: make([]atomic.Int64, s.Settings.Writers), ended: make(chan struct{}, 1), outage: newOutage()}
 }
 
-// enqueue takes a delivery, and with it the duty to release its memory. After an error both are still the caller's.
+// enqueue takes a delivery, and with it the duty to release its memory. After an error both are still the caller's. A request that began before the database was proven has
+// no number of its source; the spool keeps it by its name.
 func (a *appender) enqueue(w *waiting) error {
-	if a.stalled() || time.Now().UnixNano() < a.downUntil.Load() {
+	if a.stalled() || time.Now().UnixNano() < a.downUntil.Load() || a.away() || a.s.unproven.Load() || w.ep.Number == 0 {
 		return errUnavailable
 	}
 	w.since = time.Now()
-	if !a.queue.push(w) {
+	lasting, moving := a.lasting(w.since)
+	if !a.queue.push(w, lasting, moving) {
 		return errFull
 	}
 	return nil
 }
 
-// wait gives the receipts of a delivery in the queue, at most until the deadline. The append itself is never cancelled: a
-// sender that was answered 503 may find its event stored when it tries again. A sender that closed its half of the connection
-// still reads, so only the deadline ends the wait.
-func (a *appender) wait(w *waiting) ([]events.Receipt, error) {
-	w.deadline.Reset(a.s.Settings.Deadline)
-	select {
-	case r := <-w.answer:
-		w.deadline.Stop()
-		*w = waiting{answer: w.answer, deadline: w.deadline} // its memory is given back, so nothing holds on to the body
-		a.waits.Put(w)
-		return r.receipts, r.err
-	case <-w.deadline.C:
-		return nil, errUnavailable // whoever answers it still has it
+// away: the store is away, and the spool holds what it is tried with.
+func (a *appender) away() bool {
+	return a.outage.away.Load() && a.s.Spool != nil && a.s.Spool.Stats().Records > 0
+}
+
+// wait gives what became of a delivery in the queue, waiting at most until the deadline. Where it may be kept in the spool nobody waits for an append that hangs: only until the store is
+// away, or its own append stalls; then nothing has become of it yet (false), and it is still in the queue until its sender has been answered otherwise (queue.leave). An append that is under way is
+// never cancelled: a sender that was answered 503 may find its event stored when it tries again. A sender that closed its half of the connection still reads, so that ends no wait.
+func (a *appender) wait(w *waiting) (r result, answered bool) {
+	var gone <-chan struct{}
+	last, next := time.Now().Add(a.s.Settings.Deadline), a.s.Settings.Deadline
+	if a.s.keeps(w.ep) {
+		gone, next = a.outage.begins(), min(next, a.s.Settings.StallAfter)
 	}
+	for next > 0 {
+		w.deadline.Reset(next)
+		select {
+		case r := <-w.answer:
+			w.deadline.Stop()
+			*w = waiting{answer: w.answer, deadline: w.deadline} // its memory is given back, so nothing holds on to the body
+			a.waits.Put(w)
+			return r, true
+		case <-w.deadline.C:
+			next = min(a.patience(w), time.Until(last))
+		case <-gone:
+			next = 0
+		}
+	}
+	return result{}, false // whoever answers it still has it
+}
+
+// patience is how long a delivery's append may still take before it has stalled.
+func (a *appender) patience(w *waiting) time.Duration {
+	taken := atomic.LoadInt64(&w.taken)
+	if taken == 0 {
+		return a.s.Settings.StallAfter
+	}
+	return a.s.Settings.StallAfter - time.Duration(time.Now().UnixNano()-taken)
 }
 
 // waiting is a delivery that is to be enqueued. After its answer it is used again, timer and all.
@@ -105,12 +138,16 @@ func (a *appender) waiting(w waiting) *waiting {
 	return used
 }
 
-// toAppend is a delivery in the log's form.
-func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event) events.Delivery {
-	buf := events.AppendHeaders(make([]byte, 0, 768), ep.headers, d)
+// toAppend is a delivery in the log's form. The bodies are nil where the events share the delivery's.
+func toAppend(ep Endpoint, d *provider.Delivery, v provider.Verification, evs []provider.Event, bodies [][]byte) events.Delivery {
+	kept := d
+	if bodies != nil {
+		kept = cutHeaders(ep.headers, d)
+	}
+	buf := events.AppendHeaders(make([]byte, 0, 768), ep.headers, kept)
 	n := len(buf)
 	buf = appendVerification(buf, v)
-	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs}
+	return events.Delivery{Source: ep.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: buf[:n:n], Verification: buf[n:], Body: d.Body, Events: evs, Bodies: bodies, Exact: direct(ep)}
 }
 
 // stalled says whether every writer's append has been under way for too long; as long as one works, the queue moves.
@@ -124,9 +161,34 @@ func (a *appender) stalled() bool {
 	return true
 }
 
+// hangs says whether an append has been under way for too long, or the store is away.
+func (a *appender) hangs() bool {
+	now := time.Now().UnixNano()
+	for i := range a.began {
+		if began := a.began[i].Load(); began != 0 && now-began > int64(a.s.Settings.StallAfter) {
+			return true
+		}
+	}
+	return a.outage.away.Load()
+}
+
+// lasting is how long the commit that began first of those under way has lasted, 0 where none is, and how many writers move. One that hangs says nothing of the others.
+func (a *appender) lasting(now time.Time) (longest time.Duration, moving int) {
+	for i := range a.began {
+		began := a.began[i].Load()
+		if lasted := time.Duration(now.UnixNano() - began); began == 0 {
+			moving++
+		} else if lasted <= a.s.Settings.StallAfter {
+			moving, longest = moving+1, max(longest, lasted)
+		}
+	}
+	return longest, moving
+}
+
 // run writes until ctx ends and the queue is empty.
 func (a *appender) run(ctx context.Context) {
 	var wg sync.WaitGroup
+	wg.Go(func() { a.watch(ctx) })
 	for i := range a.began {
 		wg.Go(func() { a.write(ctx, i) })
 	}
@@ -163,15 +225,23 @@ const (
 	longest  = 20 * time.Millisecond
 )
 
-// next waits for a batch; an empty one says that ctx has ended and nothing is left. One writer at a time waits. A delivery that comes
+// next waits for a batch; an empty one says that ctx has ended and nothing is left. One writer at a time waits, and goes on
+// waiting where all that it found has left. A delivery that comes
 // when nothing is under way goes at once. Beside an append that is under way another begins when as many wait as that one has, so
 // that batches stay large under load; or once it has lasted.
 func (a *appender) next(ctx context.Context, writer int) []*waiting {
 	a.turn.Lock()
 	defer a.turn.Unlock()
-	if !a.await(ctx, 1, nil, nil) {
-		return a.take(writer)
+	for a.await(ctx, 1, nil, nil) {
+		if batch := a.gathered(ctx, writer); len(batch) > 0 {
+			return batch
+		}
 	}
+	return a.take(writer) // what came just before the end
+}
+
+// gathered takes what waits, once it is worth a commit beside those that are under way.
+func (a *appender) gathered(ctx context.Context, writer int) []*waiting {
 	select {
 	case <-a.ended: // of before
 	default:
@@ -222,8 +292,12 @@ func (a *appender) take(writer int) []*waiting {
 	runtime.Gosched()
 	batch := a.queue.gather(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
 	if len(batch) > 0 {
+		now := time.Now().UnixNano()
+		for _, w := range batch {
+			atomic.StoreInt64(&w.taken, now)
+		}
 		a.underWay.Add(int64(len(batch)))
-		a.began[writer].Store(time.Now().UnixNano())
+		a.began[writer].Store(now)
 	}
 	return batch
 }
@@ -235,15 +309,21 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	for i, w := range batch {
 		deliveries[i] = w.delivery
 	}
-	began, within := time.Now(), cmp.Or(a.s.Settings.AcquireWithin, time.Second)
+	began, within := time.Now(), a.s.within()
 	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("no database connection within %s", within))
 	receipts, err := events.Append(acquire, a.s.Pool, deliveries)
 	cancel()
 	a.observe(batch, receipts, time.Since(began))
 	switch {
 	case err == nil:
+		a.back()
+		a.queue.took(time.Since(began))
 		fresh := make([]stream.Event, 0, len(batch))
 		for i, w := range batch {
+			if w.delivery.Refused(receipts[i]) {
+				w.answered(result{err: conflicting(receipts[i])})
+				continue
+			}
 			fresh = appendEvents(fresh, w, receipts[i]) // before the answer: after it w is another's
 			w.answered(result{receipts: receipts[i]})
 		}
@@ -253,8 +333,9 @@ func (a *appender) commit(ctx context.Context, batch []*waiting) {
 	case errors.Is(err, events.ErrUnavailable) || len(batch) == 1:
 		if errors.Is(err, events.ErrUnavailable) {
 			a.downUntil.Store(time.Now().Add(downFor).UnixNano())
+			a.gone(err)
 		}
-		a.s.Logger.Error("append failed; nothing of it is acknowledged", "deliveries", len(batch), "error", err)
+		a.s.Logger.Error("append failed; nothing of it is in the log", "deliveries", len(batch), "error", err)
 		for _, w := range batch {
 			w.answered(result{err: err})
 		}
@@ -275,7 +356,7 @@ func (a *appender) observe(batch []*waiting, receipts [][]events.Receipt, took t
 			continue
 		}
 		for _, r := range receipts[i] {
-			if !r.Duplicate {
+			if !r.Duplicate && r.ID != 0 {
 				fresh++
 			}
 		}
@@ -291,17 +372,20 @@ const sharedBody = 16 << 10
 func appendEvents(evs []stream.Event, w *waiting, receipts []events.Receipt) []stream.Event {
 	d := &w.delivery
 	body, inLog := d.Body, false
-	if len(receipts) > 1 && len(body) > sharedBody {
+	if d.Bodies == nil && len(receipts) > 1 && len(body) > sharedBody {
 		body, inLog = nil, true
 	}
 	for i, r := range receipts {
 		if r.Duplicate {
 			continue
 		}
-		e := &d.Events[i]
+		e, index := &d.Events[i], i
+		if d.Bodies != nil {
+			body, index = d.Bodies[i], 0
+		}
 		evs = append(evs, stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID, OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
 			Stored: provider.Stored{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, Origin: d.Origin,
-				ReceivedAt: d.ReceivedAt, Index: i, Body: body}})
+				ReceivedAt: d.ReceivedAt, Index: index, Body: body}})
 	}
 	return evs
 }

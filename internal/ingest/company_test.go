@@ -83,3 +83,29 @@ func TestNoCompanyAtTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// An append that hangs says nothing of how fast the other writers are: those alone are what the queue moves with.
+func TestQueueBesideAnAppendThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		took time.Duration
+		want int
+	}{
+		"fast commits": {want: 100},
+		"slow commits": {took: 3 * time.Second, want: 20}, // five rounds of one writer, of 1.5 s on average, and two more
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := ingest.NewBatches(2, 4)
+				b.Push(1)
+				b.Next(t.Context(), 0)
+				<-time.After(16 * time.Second)
+				b.Took(c.took)
+				if n := b.Fit(100); n != c.want {
+					t.Errorf("%d fit, want %d", n, c.want)
+				}
+			})
+		})
+	}
+}

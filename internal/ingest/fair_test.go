@@ -24,7 +24,7 @@ func (b *testBundle) waits(t *testing.T, source string, n int) {
 	})
 }
 
-// gauge is a metric's value for a source.
+// gauge is a metric's value for a source; "": of a metric without sources.
 func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -33,7 +33,7 @@ func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == name && len(m.GetLabel()) == 1 && m.GetLabel()[0].GetValue() == source {
+			if l := m.GetLabel(); f.GetName() == name && (len(l) == 0 && source == "" || len(l) == 1 && l[0].GetValue() == source) {
 				return m.GetGauge().GetValue()
 			}
 		}

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"encoding/json"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,21 @@ import (
 // keptHeaders are the allow-listed headers as a JSON object of strings.
 func keptHeaders(allowed []string, d *provider.Delivery) json.RawMessage {
 	return events.AppendHeaders(nil, allowed, d)
+}
+
+// copiedHeader is how many bytes are kept of a header's value where each event of a delivery has a copy.
+const copiedHeader = 256
+
+// cutHeaders is a delivery with the headers that are allowed, each short enough to be kept with each of many events.
+func cutHeaders(allowed []string, d *provider.Delivery) *provider.Delivery {
+	short := *d
+	short.Header = make(http.Header, len(allowed))
+	for _, name := range allowed {
+		if values := d.Header[name]; len(values) > 0 {
+			short.Header[name] = []string{cut(strings.Join(values, ", "), copiedHeader)}
+		}
+	}
+	return &short
 }
 
 // appendMember appends a name and a text, both UTF-8.

@@ -13,6 +13,7 @@ type metrics struct {
 	dropped     *prometheus.CounterVec
 	contentKeys *prometheus.CounterVec
 	faults      prometheus.Counter
+	setApart    prometheus.Counter
 	ack         prometheus.Histogram
 	batches     prometheus.Histogram
 	append      prometheus.Histogram
@@ -28,6 +29,7 @@ func (m *metrics) build() {
 	m.dropped = counter("postern_rejections_dropped_total", "Refused deliveries not kept, since too many came at once.", "source")
 	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery named no key; they are deduplicated by content.", "source")
 	m.faults = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_faults_total", Help: "Panics while handling a request."})
+	m.setApart = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_set_apart_total", Help: "Acknowledged deliveries of the spool that could not be appended and wait beside it for a person."})
 	m.ack = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_ack_seconds", Help: "Time from the first byte handled to the receipt.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)})
 	m.batches = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "postern_append_batch_deliveries", Help: "Deliveries per append.",
@@ -53,7 +55,7 @@ func (m *metrics) preset(endpoints map[string]Endpoint) {
 func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
 	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes", Help: "Bytes of bodies held in memory, being read or waiting."},
 		func() float64 { return float64(s.memory.inUse()) })
-	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.faults, m.ack, m.batches, m.append, held, queueCollector{s}} {
+	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.faults, m.setApart, m.ack, m.batches, m.append, held, queueCollector{s}, spoolCollector{s}} {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
@@ -89,4 +91,40 @@ func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
 		age = time.Since(oldest).Seconds()
 	}
 	ch <- prometheus.MustNewConstMetric(queueOldest, prometheus.GaugeValue, age)
+}
+
+// spoolCollector reads the spool when it is asked; a gateway without one has nothing to tell.
+type spoolCollector struct{ s *Server }
+
+var (
+	spoolRecords = prometheus.NewDesc("postern_spool_deliveries", "Acknowledged deliveries on the gateway's own disk that are not in the log yet.", nil, nil)
+	spoolBytes   = prometheus.NewDesc("postern_spool_bytes", "Bytes that they take there.", nil, nil)
+	spoolOldest  = prometheus.NewDesc("postern_spool_oldest_seconds", "How long the oldest of them has waited; 0 for an empty spool.", nil, nil)
+	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files", "Files of the spool that could not be read whole since the start; they are kept.", nil, nil)
+	spoolUsable  = prometheus.NewDesc("postern_spool_usable", "1 while the spool would take a delivery, else 0.", nil, nil)
+)
+
+// Describe names the metrics.
+func (spoolCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{spoolRecords, spoolBytes, spoolOldest, spoolDamaged, spoolUsable} {
+		ch <- d
+	}
+}
+
+// Collect measures the spool.
+func (c spoolCollector) Collect(ch chan<- prometheus.Metric) {
+	if c.s.Spool == nil {
+		return
+	}
+	stats, usable, age := c.s.Spool.Stats(), 0.0, 0.0
+	if c.s.Spool.Ready() == nil {
+		usable = 1
+	}
+	if !stats.Oldest.IsZero() {
+		age = time.Since(stats.Oldest).Seconds()
+	}
+	for desc, value := range map[*prometheus.Desc]float64{spoolRecords: float64(stats.Records), spoolBytes: float64(stats.Bytes), spoolOldest: age,
+		spoolDamaged: float64(stats.Damaged), spoolUsable: usable} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
 }

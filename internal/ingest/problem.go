@@ -17,7 +17,7 @@ type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
-	// outcome is the metric's label; retry is the Retry-After in seconds, "" for none; hangUp closes the connection.
+	// outcome is the metric's label; retry is the Retry-After in seconds, "" for none; hangUp closes the connection in any case.
 	outcome, retry string
 	hangUp         bool
 }
@@ -35,10 +35,16 @@ var (
 		Detail: "Signatures cover the bytes as they were sent: send the body without a Content-Encoding."}
 	errBody = &problem{Status: 408, Type: "urn:postern:problem:body", Title: "body did not arrive", outcome: "body", hangUp: true,
 		Detail: "The body did not arrive whole within the time allowed."}
-	errFull = &problem{Status: 503, Type: "urn:postern:problem:overloaded", Title: "overloaded", outcome: "overloaded", retry: "5", hangUp: true,
+	errFull = &problem{Status: 503, Type: "urn:postern:problem:overloaded", Title: "overloaded", outcome: "overloaded", retry: "5",
 		Detail: "More deliveries are waiting than may. Nothing was stored; send it again."}
 	errUnavailable = &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "store unavailable", outcome: "unavailable", retry: "5",
 		Detail: "The delivery could not be made durable now. Send it again; it is stored once however often it comes."}
+	errLimited = &problem{Status: 429, Type: "urn:postern:problem:rate-limited", Title: "too many deliveries", outcome: "limited", retry: "1",
+		Detail: "More deliveries come than this source may send. Nothing was stored; send it again. The operator can raise rate_limit of the source."}
+	errInFlight = &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "under way", outcome: "in_flight", retry: "1",
+		Detail: "A delivery with this key is being stored. Send it again in a moment: you get its receipt."}
+	errElsewhere = &problem{Status: 403, Type: "urn:postern:problem:forbidden", Title: "not from this address", outcome: "forbidden",
+		Detail: "This source takes no deliveries from this address. The operator can change allow_from of the source."}
 	errNotAllowed = &problem{Status: 405, Type: "urn:postern:problem:method", Title: "method not allowed", outcome: "method",
 		Detail: "Deliveries are sent with POST."}
 	errNoRoute = &problem{Status: 404, Type: "urn:postern:problem:not-found", Title: "not found", outcome: "not_found",
@@ -56,6 +62,8 @@ func problemOf(err error) *problem {
 		return p
 	case errors.Is(err, events.ErrUnavailable):
 		return errUnavailable
+	case unusable(err) != nil:
+		return unusable(err)
 	case errors.As(err, &he) && he.Code == http.StatusMethodNotAllowed:
 		return errNotAllowed
 	case errors.As(err, &he) && he.Code == http.StatusNotFound:
@@ -64,13 +72,19 @@ func problemOf(err error) *problem {
 	return errInternal
 }
 
-// reply is the problem as an answer.
-func (p *problem) reply() *provider.Reply {
+// smallBody is how much of a body that nobody wants net/http may read to keep the connection, in bytes.
+const smallBody = 64 << 10
+
+// unbounded tells whether a request has a body that is not read just to keep its connection.
+func unbounded(req *http.Request) bool { return req.ContentLength < 0 || req.ContentLength > smallBody }
+
+// reply is the problem as an answer, after which the connection may be closed: where the body is not read, the answer need not wait for it then.
+func (p *problem) reply(hangUp bool) *provider.Reply {
 	h := http.Header{}
 	if p.retry != "" {
 		h.Set("Retry-After", p.retry)
 	}
-	if p.hangUp {
+	if p.hangUp || hangUp {
 		h.Set("Connection", "close")
 	}
 	body, err := json.Marshal(p)
@@ -87,12 +101,15 @@ func (s *Server) fail(err error, c echo.Context) {
 	if p == errInternal {
 		s.Logger.Error("fault while answering", "path", c.Path(), "error", err)
 	} else {
-		s.Logger.Info("request refused", "method", shortened(req.Method), "path", shortened(req.URL.Path), "result", p.outcome, "status", p.Status, "remote", remote(req))
+		level, more := s.once(complaint{result: p.outcome})
+		s.Logger.Log(req.Context(), level, "request refused", "method", shortened(req.Method), "path", shortened(req.URL.Path), "result", p.outcome, "status", p.Status, "remote", s.remote(req, s.sender(req)), "more_since", more)
 	}
 	if !c.Response().Committed {
-		_ = new(visit).write(c, p.reply())
+		_ = new(visit).write(c, p.reply(unbounded(req)))
 	}
 }
 
 // shortened is a stranger's text as a line of the log may hold it.
-func shortened(s string) string { return events.Text(s[:min(len(s), 64)]) }
+func shortened(s string) string { return cut(s, 64) }
+
+func cut(s string, most int) string { return events.Text(s[:min(len(s), most)]) }

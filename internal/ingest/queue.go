@@ -17,6 +17,9 @@ type queue struct {
 	// count is how many deliveries wait, of all lines. ready gets a token when they are as many as wanted.
 	count, wanted int
 	ready         chan struct{}
+	// bytes are of the bodies of all that waits. pace is what tells how long that will take.
+	bytes int64
+	pace  pace
 }
 
 // line is what waits of one source, in the order it came.
@@ -25,6 +28,8 @@ type line struct {
 	waiting []*waiting
 	// credit is what the line may still take of its turn, in bytes. It may end below zero: then the next turns pay for it.
 	credit int64
+	// bytes are of the bodies that wait.
+	bytes int64
 }
 
 const (
@@ -36,25 +41,32 @@ const (
 	batchEvents = 4096
 )
 
-func newQueue(most int) *queue {
-	return &queue{room: newShares(int64(most)), lines: map[string]*line{}, ready: make(chan struct{}, 1)}
+func newQueue(s Settings) *queue {
+	return &queue{room: newShares(int64(s.Queue)), lines: map[string]*line{}, ready: make(chan struct{}, 1),
+		pace: pace{batch: s.BatchMax, bytes: s.BatchBytes, most: s.Deadline / 2}}
 }
 
-// push takes a delivery; false where its source has its share of the queue.
-func (q *queue) push(w *waiting) bool {
+// push takes a delivery; false where its source has its share of the queue, or so much waits before it that its answer would come late. lasting is how long a commit has been under way, and moving how many writers commit.
+func (q *queue) push(w *waiting, lasting time.Duration, moving int) bool {
 	source := w.ep.Config.Name
 	if !q.room.begin(source, 1) {
 		return false
 	}
 	q.mu.Lock()
 	l := q.lines[source]
+	if l != nil && q.late(l, lasting, moving) {
+		q.mu.Unlock()
+		q.room.end(source, 1)
+		return false
+	}
 	if l == nil {
 		l = &line{source: source}
 		q.lines[source] = l
 		q.turn = append(q.turn, l)
 	}
 	l.waiting = append(l.waiting, w)
-	q.count++
+	size := int64(len(w.delivery.Body))
+	l.bytes, q.bytes, q.count = l.bytes+size, q.bytes+size, q.count+1
 	enough := q.count >= q.wanted
 	q.mu.Unlock()
 	if enough {
@@ -64,6 +76,12 @@ func (q *queue) push(w *waiting) bool {
 		}
 	}
 	return true
+}
+
+// late tells whether what joins a line now would be answered late. As much goes before it of each other line as of its own and a turn, at most.
+func (q *queue) late(l *line, lasting time.Duration, moving int) bool {
+	turns := len(q.turn)
+	return q.pace.late(min(q.count, turns*(len(l.waiting)+turnBytes/deliveryCost)), min(q.bytes, int64(turns)*(l.bytes+turnBytes)), lasting, moving)
 }
 
 // has tells whether so many deliveries wait; if they do not, ready gets a token when they do.
@@ -89,7 +107,6 @@ func (q *queue) gather(deliveries int, bytes int64) []*waiting {
 		bytes -= int64(len(w.delivery.Body))
 		events += len(w.delivery.Events)
 	}
-	q.count -= len(batch)
 	return batch
 }
 
@@ -103,24 +120,59 @@ func (q *queue) next() *waiting {
 		}
 	}
 	w := l.waiting[0]
-	l.waiting[0] = nil
-	l.waiting = l.waiting[1:]
 	l.credit -= deliveryCost + int64(len(w.delivery.Body))
-	switch {
-	case len(l.waiting) == 0:
-		delete(q.lines, l.source)
-		q.turn = slices.Delete(q.turn, 0, 1)
-	case l.credit <= 0:
+	if q.remove(l, 0); len(l.waiting) > 0 && l.credit <= 0 {
 		q.pass()
 	}
-	q.room.end(l.source, 1)
 	return w
+}
+
+// remove takes a delivery out of its line, and the line, where it is empty then, out of the turn.
+func (q *queue) remove(l *line, at int) {
+	size := int64(len(l.waiting[at].delivery.Body))
+	l.bytes, q.bytes, q.count = l.bytes-size, q.bytes-size, q.count-1
+	if at > 0 {
+		l.waiting = slices.Delete(l.waiting, at, at+1)
+	} else { // as most do, those that leave too
+		l.waiting[0] = nil
+		l.waiting = l.waiting[1:]
+	}
+	if len(l.waiting) == 0 {
+		delete(q.lines, l.source)
+		turn := slices.Index(q.turn, l)
+		q.turn = slices.Delete(q.turn, turn, turn+1)
+	}
+	q.room.end(l.source, 1)
+}
+
+// leave drops a delivery that nobody waits for any more, body and all, however long the writers hang. One that a writer has taken is under way: it stays that writer's.
+func (q *queue) leave(w *waiting) {
+	q.mu.Lock()
+	l := q.lines[w.ep.Config.Name]
+	at := -1
+	if l != nil {
+		at = slices.Index(l.waiting, w)
+	}
+	if at >= 0 {
+		q.remove(l, at)
+	}
+	q.mu.Unlock()
+	if at >= 0 {
+		w.answered(result{err: errUnavailable})
+	}
 }
 
 // pass gives the turn to the next line.
 func (q *queue) pass() {
 	first := q.turn[0]
 	q.turn[copy(q.turn, q.turn[1:])] = first
+}
+
+// took says how long a commit has taken.
+func (q *queue) took(d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pace.took(d)
 }
 
 // lengths is how many deliveries wait of each source that has any, and since when the oldest of all does; zero for none.

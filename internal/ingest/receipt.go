@@ -1,6 +1,11 @@
 package ingest
 
-import "github.com/postern-gateway/postern/internal/events"
+import (
+	"encoding/json"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+)
 
 // timeFormat is RFC 3339 in UTC with microseconds.
 const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
@@ -8,10 +13,10 @@ const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
 // receiptSize is about how many bytes a receipt takes.
 const receiptSize = 160
 
-// receiptsBody is the receipt, or the list of receipts where the delivery carried many events.
-func receiptsBody(receipts []events.Receipt) []byte {
+// receiptsBody is the receipt, or the list of receipts where the delivery carried many events, or was a list.
+func receiptsBody(receipts []events.Receipt, list bool) []byte {
 	body := make([]byte, 0, receiptSize*len(receipts)+3)
-	if len(receipts) == 1 {
+	if len(receipts) == 1 && !list {
 		body = appendReceipt(body, receipts[0])
 	} else {
 		body = append(body, '[')
@@ -22,6 +27,31 @@ func receiptsBody(receipts []events.Receipt) []byte {
 			body = appendReceipt(body, r)
 		}
 		body = append(body, ']')
+	}
+	return append(body, '\n')
+}
+
+// spooledReceipt says that an event is durable, and not in the log yet: it has no id of ours.
+type spooledReceipt struct {
+	EventID string `json:"event_id"`
+	Spooled bool   `json:"spooled"`
+}
+
+// spooledBody is the receipt of a delivery that was kept in the spool, or the list of them.
+func spooledBody(evs []provider.Event, list bool) []byte {
+	receipts := make([]spooledReceipt, len(evs))
+	for i, e := range evs {
+		receipts[i] = spooledReceipt{EventID: events.Text(e.Key), Spooled: true}
+	}
+	var body []byte
+	var err error
+	if len(receipts) == 1 && !list {
+		body, err = json.Marshal(receipts[0])
+	} else {
+		body, err = json.Marshal(receipts)
+	}
+	if err != nil {
+		return []byte("{}\n") // strings and booleans always marshal
 	}
 	return append(body, '\n')
 }

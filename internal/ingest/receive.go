@@ -9,36 +9,46 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
 // receive takes one delivery: limits, proof, identity, commit, receipt, in this order.
 func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 	req := c.Request()
+	if !v.ep.limit.open(v.began) {
+		return nil, errLimited
+	}
 	v.memory = part{of: s.memory, source: v.ep.Config.Name}
 	defer v.memory.release()
 	body, err := read(v.ep, req, &v.memory)
 	if err != nil {
 		return nil, err
 	}
-	v.bytes = len(body)
+	v.bytes, v.read = len(body), true
 	d := v.delivery(req)
 	d.Body = body
 	verification, err := s.prove(v, d)
 	if err != nil || v.greeting != nil {
 		return v.greeting, err
 	}
+	if !v.ep.limit.take(s.Now()) {
+		return nil, errLimited
+	}
 	s.liftReadDeadline(c, v)
 	if err := s.store(v, d, verification); err != nil {
 		return nil, err
 	}
-	v.result = "accepted"
 	if a, ok := v.ep.Provider.(provider.Acknowledger); ok {
 		if reply := a.Acknowledge(v.ep.Config, d); reply != nil {
 			return reply, nil
 		}
 	}
-	v.reply = provider.Reply{ContentType: "application/json", Body: receiptsBody(v.receipts)}
+	receipts := receiptsBody(v.receipts, v.bodies != nil)
+	if v.result == "spooled" {
+		receipts = spooledBody(v.events, v.bodies != nil)
+	}
+	v.reply = provider.Reply{ContentType: "application/json", Body: receipts}
 	return &v.reply, nil
 }
 
@@ -69,6 +79,9 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 		}
 	}
 	if err == nil {
+		err = v.accepted(d)
+	}
+	if err == nil {
 		v.events, err = v.ep.Provider.Identify(v.ep.Config, d)
 	}
 	if err == nil {
@@ -84,17 +97,48 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 	return verification, err
 }
 
-// store waits for a delivery's receipts. Once it is in the queue its memory is the queue's to release.
+// store makes a delivery durable: in the log, or, while that is away, in the spool.
 func (s *Server) store(v *visit, d *provider.Delivery, verification provider.Verification) error {
+	delivery := toAppend(v.ep, d, verification, v.events, v.bodies)
+	w, err := s.append(v, delivery)
+	if err != nil && problemOf(err) == errUnavailable {
+		err = s.spooled(v, delivery)
+	}
+	if w != nil {
+		s.appender.queue.leave(w)
+	}
+	return err
+}
+
+// append waits for a delivery's receipts. Once it is in the queue its memory is the queue's to release. left is what is in the queue still.
+func (s *Server) append(v *visit, d events.Delivery) (left *waiting, err error) {
 	defer s.startSpan(v, "append").End()
-	w := s.appender.waiting(waiting{ep: v.ep, delivery: toAppend(v.ep, d, verification, v.events), trace: v.trace(), memory: v.memory})
+	var landed func()
+	if d.Exact {
+		var ok bool
+		if landed, ok = s.flights.begin(v.ep.Config.Name, d.Events); !ok {
+			if s.appender.hangs() {
+				return nil, errUnavailable // who comes again a moment later would be told the same for as long as that lasts
+			}
+			return nil, errInFlight
+		}
+	}
+	w := s.appender.waiting(waiting{ep: v.ep, delivery: d, trace: v.trace(), memory: v.memory, landed: landed})
 	if err := s.appender.enqueue(w); err != nil {
-		return err
+		if landed != nil {
+			landed()
+		}
+		return nil, err
 	}
 	v.memory = part{}
-	var err error
-	v.receipts, err = s.appender.wait(w)
-	return err
+	r, answered := s.appender.wait(w)
+	if !answered {
+		return w, errUnavailable
+	}
+	if r.err == nil {
+		v.result, v.receipts = "accepted", r.receipts
+	}
+	return nil, r.err
 }
 
 // read takes the body within all bounds, in memory that grows with it.
@@ -110,9 +154,9 @@ func read(ep Endpoint, req *http.Request, memory *part) ([]byte, error) {
 	return readBody(req, ep, memory)
 }
 
-// readStep is how much memory a delivery gets at first; more only as its bytes arrive, so that connections which announce
-// much and send nothing hold next to nothing.
-const readStep = 32 << 10
+// A delivery gets little memory at first, and more only as its bytes arrive, so that connections which announce much and send nothing hold next to nothing: those of
+// ingest.max_connections together less than one source's share.
+const firstStep, readStep = 4 << 10, 32 << 10
 
 // readBody reads a body into memory that it takes from its source's share as the body grows. A body whose length is known and small is
 // read into its last place at once.
@@ -121,7 +165,7 @@ func readBody(req *http.Request, ep Endpoint, memory *part) ([]byte, error) {
 	if req.ContentLength >= 0 {
 		most = req.ContentLength + 1
 	}
-	size := int64(readStep)
+	size := int64(firstStep)
 	var body []byte
 	for {
 		size = min(size, most)
@@ -142,7 +186,7 @@ func readBody(req *http.Request, ep Endpoint, memory *part) ([]byte, error) {
 				return nil, errBody
 			}
 		}
-		size *= 4
+		size = max(4*size, readStep)
 	}
 }
 

@@ -21,7 +21,6 @@ const (
 
 // rejected is a refused delivery on its way to the table.
 type rejected struct {
-	source         int32
 	name           string
 	reason, detail string
 	remote         string
@@ -32,16 +31,16 @@ type rejected struct {
 }
 
 // recorder keeps refused deliveries through a bounded queue per source and one batch writer. The 401 never waits for it; what
-// does not fit is counted and dropped.
+// does not fit is counted and dropped. They wait under the source's name, since its number may not be known yet.
 type recorder struct {
 	s       *Server
 	mu      sync.Mutex
-	waiting map[int32][]rejected
-	bytes   map[int32]int64
+	waiting map[string][]rejected
+	bytes   map[string]int64
 }
 
 func newRecorder(s *Server) *recorder {
-	return &recorder{s: s, waiting: map[int32][]rejected{}, bytes: map[int32]int64{}}
+	return &recorder{s: s, waiting: map[string][]rejected{}, bytes: map[string]int64{}}
 }
 
 func (r *recorder) offer(ep Endpoint, d *provider.Delivery, why *provider.Rejection, remote string) {
@@ -49,30 +48,33 @@ func (r *recorder) offer(ep Endpoint, d *provider.Delivery, why *provider.Reject
 	if most := r.s.Settings.RejectionsMaxBody; int64(len(body)) > most {
 		body = bytes.Clone(body[:most]) // a piece would hold the whole in memory
 	}
-	one := rejected{source: ep.Number, name: ep.Config.Name, reason: string(why.Reason), detail: events.Text(why.Detail), remote: remote, at: d.ReceivedAt,
+	one := rejected{name: ep.Config.Name, reason: string(why.Reason), detail: events.Text(why.Detail), remote: remote, at: d.ReceivedAt,
 		headers: keptHeaders(ep.headers, d), body: body, bytes: int64(len(d.Body))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.waiting[one.source]) >= keepQueue || r.bytes[one.source]+int64(len(body)) > max(keepQueueBytes, r.s.Settings.RejectionsMaxBody) {
+	if len(r.waiting[one.name]) >= keepQueue || r.bytes[one.name]+int64(len(body)) > max(keepQueueBytes, r.s.Settings.RejectionsMaxBody) {
 		r.s.metrics.dropped.WithLabelValues(ep.Config.Name).Inc()
 		return
 	}
-	r.waiting[one.source] = append(r.waiting[one.source], one)
-	r.bytes[one.source] += int64(len(body))
+	r.waiting[one.name] = append(r.waiting[one.name], one)
+	r.bytes[one.name] += int64(len(body))
 }
 
-// run keeps what is offered until ctx ends, then once more.
+// run keeps what is offered until ctx ends, then once more, and tells of what else was refused.
 func (r *recorder) run(ctx context.Context) {
 	tick := time.NewTicker(keepEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
+			r.s.tellLeft(time.Now())
 			r.write(ctx)
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
+			r.s.tellLeft(time.Now().Add(complainEvery))
 			r.write(last)
+			r.end()
 			return
 		}
 	}
@@ -90,25 +92,46 @@ DELETE FROM rejections WHERE id IN (
     FROM rejections WHERE source = $1) r
   WHERE place > $2 OR total > $3)`
 
+// write keeps what waits, but not in a database that may be another one.
 func (r *recorder) write(ctx context.Context) {
+	if r.s.unproven.Load() {
+		return
+	}
 	r.mu.Lock()
 	waiting := r.waiting
-	r.waiting, r.bytes = map[int32][]rejected{}, map[int32]int64{}
+	r.waiting, r.bytes = map[string][]rejected{}, map[string]int64{}
 	r.mu.Unlock()
-	for source, batch := range waiting {
-		if err := r.keep(ctx, source, batch); err != nil {
-			r.s.Logger.Warn("refused deliveries not kept", "deliveries", len(batch), "error", err)
-			r.s.metrics.dropped.WithLabelValues(batch[0].name).Add(float64(len(batch)))
+	for name, batch := range waiting {
+		if err := r.keep(ctx, name, batch); err != nil {
+			r.drop(name, batch, err)
 		}
 	}
 }
 
-func (r *recorder) keep(ctx context.Context, source int32, batch []rejected) error {
+// end drops what still waits.
+func (r *recorder) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, batch := range r.waiting {
+		r.drop(name, batch, errUnavailable)
+	}
+}
+
+func (r *recorder) drop(name string, batch []rejected, why error) {
+	r.s.Logger.Warn("refused deliveries not kept", "deliveries", len(batch), "error", why)
+	r.s.metrics.dropped.WithLabelValues(name).Add(float64(len(batch)))
+}
+
+func (r *recorder) keep(ctx context.Context, name string, batch []rejected) error {
+	source := (*r.s.endpoints.Load())[name].Number
+	if source == 0 {
+		return fmt.Errorf("source %s is not among the sources any more", name)
+	}
 	n := len(batch)
 	sources, reasons, details, remotes := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
 	times, headers, bodies, sizes := make([]time.Time, n), make([][]byte, n), make([][]byte, n), make([]int64, n)
 	for i, b := range batch {
-		sources[i], reasons[i], details[i], remotes[i] = b.source, b.reason, b.detail, b.remote
+		sources[i], reasons[i], details[i], remotes[i] = source, b.reason, b.detail, b.remote
 		times[i], headers[i], bodies[i], sizes[i] = b.at, b.headers, b.body, b.bytes
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, fmt.Errorf("keep %d rejections: no answer within 5 s", n))
@@ -121,4 +144,6 @@ func (r *recorder) keep(ctx context.Context, source int32, batch []rejected) err
 }
 
 // Statements are all SQL statements of this package, for the test that prepares each.
-func Statements() []string { return append(listStatements(), keepSQL, pruneSQL, releasedSQL) }
+func Statements() []string {
+	return append(listStatements(), keepSQL, pruneSQL, releasedSQL, clockSQL, tellSQL, untellSQL)
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,16 +20,25 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
 // Endpoint is a source that deliveries may come to.
 type Endpoint struct {
+	// Number is the source's in the log; 0: the database is not proven yet, and nothing is appended under it.
 	Number   int32
 	Config   *provider.Source
 	Provider provider.Provider
 	// MaxBody is the largest body in bytes; a larger one is answered 413 and not read.
 	MaxBody int64
+	// FinalReceipts: whoever sends needs our id of the event in the answer, so nothing is kept in the spool for it.
+	FinalReceipts bool
+	// AllowFrom are the networks that deliveries may come from; none: everywhere. Others are answered 403.
+	AllowFrom []netip.Prefix
+	// Rate is how many deliveries are taken; more are answered 429.
+	Rate  Rate
+	limit *limit
 	// headers are those that the provider wants kept; asked for once.
 	headers []string
 }
@@ -55,6 +65,9 @@ type Settings struct {
 	RejectionsMaxBody  int64
 }
 
+// Sessions is how many sessions with the database are in use under load: the writers', the drainer's, and one of whoever else asks. They are to be open before: an append that waits for one to be opened counts as one that hangs.
+func (s Settings) Sessions() int { return s.Writers + 2 }
+
 // Publish takes what was newly stored; it must not block.
 type Publish func(evs ...stream.Event)
 
@@ -65,13 +78,21 @@ type Options struct {
 	// Endpoints are the sources by name, until Replace gives others.
 	Endpoints map[string]Endpoint
 	Publish   Publish
-	Settings  Settings
-	Logger    *slog.Logger
-	Metrics   prometheus.Registerer
+	// Spool keeps deliveries while the store is away; nil: there is none. Run runs it.
+	Spool *spool.Spool
+	// SpoolName is by what the database knows the spool, and SpoolPlace where a person finds it.
+	SpoolName, SpoolPlace string
+	Settings              Settings
+	Logger                *slog.Logger
+	Metrics               prometheus.Registerer
 	// Tracer makes the spans; nil where traces are not exported: then none are made.
 	Tracer trace.Tracer
+	// TrustedProxies are the networks of the proxies whose X-Forwarded-For is believed.
+	TrustedProxies []netip.Prefix
 	// Now is the gateway's clock.
 	Now func() time.Time
+	// Unproven: nobody knows yet whether the database is ours, since it is away. Until Proven says that it is, nothing is written to it, and deliveries go to the spool.
+	Unproven bool
 }
 
 // Server is the ingest side of a gateway. Handler answers requests; Run does the writing.
@@ -84,7 +105,10 @@ type Server struct {
 	large      turnstile
 	endpoints  atomic.Pointer[map[string]Endpoint]
 	stopping   atomic.Bool
+	unproven   atomic.Bool
 	pings      cached
+	complaints complaints
+	flights    flights
 }
 
 // New returns a server; nothing is written before Run.
@@ -94,6 +118,7 @@ func New(o Options) (*Server, error) {
 	s.appender = newAppender(s)
 	s.rejections = newRecorder(s)
 	s.Replace(o.Endpoints)
+	s.unproven.Store(o.Unproven)
 	return s, s.metrics.register(o.Metrics, s)
 }
 
@@ -104,28 +129,68 @@ func (s *Server) Replace(endpoints map[string]Endpoint) {
 		ep.headers = ep.Provider.Headers()
 		endpoints[name] = ep
 	}
+	var before map[string]Endpoint
+	if old := s.endpoints.Load(); old != nil {
+		before = *old
+	}
+	limited(endpoints, before)
 	s.metrics.preset(endpoints)
 	s.endpoints.Store(&endpoints)
 	s.memory.setAlone(len(endpoints) == 1)
 	s.appender.queue.room.setAlone(len(endpoints) == 1)
 }
 
-// Run writes what Handler takes in, until ctx ends and everything taken is written.
-func (s *Server) Run(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() { defer close(done); s.rejections.run(ctx) }()
-	s.appender.run(ctx)
-	<-done
+// Proven says that the database is ours, after Options.Unproven: from now on it is written to, first of all that there is a spool. Else a redaction that begins before that is empty would not wait for it.
+// Errors: events.ErrUnavailable; then nothing has changed.
+func (s *Server) Proven(ctx context.Context) error {
+	if s.Spool != nil {
+		if err := s.tell(ctx); err != nil {
+			return err
+		}
+	}
+	s.unproven.Store(false)
 	return nil
 }
 
-// Drain makes /readyz fail, so that balancers send no more, while deliveries are still taken.
+// Run writes what Handler takes in, until ctx ends and everything taken is written.
+func (s *Server) Run(ctx context.Context) error {
+	var beside sync.WaitGroup
+	beside.Go(func() { s.rejections.run(ctx) })
+	if s.Spool == nil {
+		s.appender.run(ctx)
+		beside.Wait()
+		return nil
+	}
+	beside.Go(func() { s.drain(ctx) })
+	written, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Spool.Run(written) }()
+	s.appender.run(ctx)
+	beside.Wait()
+	s.Spool.Seal() // a request that was cut off may still want to keep something
+	s.untell(ctx)
+	stop()
+	return <-ended
+}
+
+// within bounds the wait for a database connection.
+func (s *Server) within() time.Duration { return cmp.Or(s.Settings.AcquireWithin, time.Second) }
+
+// Drain makes /readyz fail, so that balancers send no more, while deliveries are still taken. Each answer then closes its connection, so that none is in use when the
+// listener closes: a sender that reuses one at that moment could not tell whether its delivery was taken.
 func (s *Server) Drain() { s.stopping.Store(true) }
+
+// Hangs says whether the store is away, or an append has been under way for Settings.StallAfter.
+func (s *Server) Hangs() bool { return s.appender.hangs() }
 
 // Ready says why the gateway should not be sent deliveries now; nil if it can take them.
 func (s *Server) Ready(ctx context.Context) error {
 	if s.stopping.Load() {
 		return errors.New("stopping")
+	}
+	if s.Spool != nil && s.Spool.Ready() == nil {
+		return nil // whatever the store does
 	}
 	if s.appender.stalled() {
 		return errors.New("postgresql: an append has not ended for a while")
@@ -134,7 +199,7 @@ func (s *Server) Ready(ctx context.Context) error {
 }
 
 func (s *Server) ping(ctx context.Context) error {
-	within := cmp.Or(s.Settings.AcquireWithin, time.Second)
+	within := s.within()
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("postgresql: no answer within %g s", within.Seconds()))
 	defer cancel()
 	if err := s.Pool.Ping(ctx); err != nil {
@@ -168,12 +233,24 @@ func (s *Server) Handler() http.Handler {
 	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "ok\n") })
 	e.GET("/readyz", func(c echo.Context) error {
 		if err := s.Ready(c.Request().Context()); err != nil {
-			s.Logger.Warn("not ready", "error", err)
+			if more, due := s.complaints.due(complaint{result: "not_ready"}, time.Now()); due { // anybody may ask
+				s.Logger.Warn("not ready", "error", err, "more_since", more)
+			}
 			return c.String(http.StatusServiceUnavailable, "not ready\n")
 		}
 		return c.String(http.StatusOK, "ready\n")
 	})
-	return e
+	return s.part(e)
+}
+
+// part has answers close their connections once the server drains. It stands around echo, which would make its own middleware anew for each request.
+func (s *Server) part(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if s.stopping.Load() {
+			w.Header().Set(echo.HeaderConnection, "close")
+		}
+		next.ServeHTTP(w, req)
+	})
 }
 
 // guard turns a panic into the error of that request and a counted fault, never a crash.

@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/signature"
@@ -30,6 +31,7 @@ import (
 const (
 	stripeSecret  = "whsec_the_first_secret_of_the_test"
 	shopifySecret = "the_shared_secret_of_the_test"
+	apiToken      = "the_token_of_the_test"
 	shop          = "allowed.myshopify.com"
 	maxBody       = 1 << 20
 )
@@ -43,6 +45,8 @@ func sources() map[string]ingest.Endpoint {
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
 		"shops": {Provider: shopify.Shopify{}, MaxBody: maxBody, Config: &provider.Source{Name: "shops", Accounts: []string{"*"}, Tolerance: 300 * time.Second,
 			Secrets: []provider.Secret{{Name: "main", Value: []byte(shopifySecret)}}}},
+		"api": {Provider: api.New(), MaxBody: maxBody, FinalReceipts: true, Config: &provider.Source{Name: "api", Keys: new(signature.Keys),
+			Secrets: []provider.Secret{{Name: "old", Value: []byte("another_token_of_the_test")}, {Name: "main", Value: []byte(apiToken)}}}},
 		"many":   {Provider: lines{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
 		"polite": {Provider: polite{}, MaxBody: maxBody, Config: &provider.Source{Name: "polite"}},
 		"panic":  {Provider: panics{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
@@ -280,7 +284,7 @@ func (a answer) refused(t testing.TB, status int, kind string) {
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("content type %q", got)
 	}
-	if retry := a.header.Get("Retry-After"); (retry != "") != (status == http.StatusServiceUnavailable) {
+	if retry := a.header.Get("Retry-After"); (retry != "") != (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests || status == http.StatusConflict) {
 		t.Errorf("status %d with Retry-After %q", status, retry)
 	}
 }

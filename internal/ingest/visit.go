@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,8 +27,11 @@ type visit struct {
 	asked  string
 	ep     Endpoint
 	began  time.Time
+	sender netip.Addr
 	remote string
 	bytes  int
+	// read: the body was read to its end.
+	read bool
 	// result is a word of a closed set: accepted, greeting, challenge, or a problem's outcome. reason is why it was rejected.
 	result string
 	reason provider.Reason
@@ -36,8 +39,10 @@ type visit struct {
 	greeting *provider.Reply
 	events   []provider.Event
 	receipts []events.Receipt
-	ctx      context.Context
-	span     trace.Span
+	// bodies are the events' own, where they came as a list; then the receipt is a list too, be it of one.
+	bodies [][]byte
+	ctx    context.Context
+	span   trace.Span
 	// request is the delivery in the provider's terms, and memory what its body takes until the queue has it.
 	request provider.Delivery
 	memory  part
@@ -53,7 +58,8 @@ type visit struct {
 // door answers a request to a source, whatever becomes of it. Nothing is written before everything about it is counted.
 func (s *Server) door(c echo.Context) error {
 	req := c.Request()
-	v := &visit{asked: c.Param("source"), began: s.Now(), remote: remote(req)}
+	v := &visit{asked: c.Param("source"), began: s.Now(), sender: s.sender(req)}
+	v.remote = s.remote(req, v.sender)
 	v.ctx, v.span = s.startTrace(req)
 	defer v.span.End() // where a handler was aborted; else it has ended by then
 	var reply *provider.Reply
@@ -65,7 +71,8 @@ func (s *Server) door(c echo.Context) error {
 	})
 	if err != nil {
 		p := problemOf(err)
-		v.result, reply = p.outcome, p.reply()
+		v.result, reply = p.outcome, p.reply(!v.read && unbounded(req))
+		challenged(p, v.ep, reply)
 	}
 	s.told(c, v, reply, err)
 	return v.write(c, reply)
@@ -84,6 +91,8 @@ func (s *Server) answer(c echo.Context, v *visit) (*provider.Reply, error) {
 		return nil, errNotAllowed
 	case !known:
 		return nil, errUnknownSource
+	case len(ep.AllowFrom) > 0 && !among(ep.AllowFrom, v.sender):
+		return nil, errElsewhere
 	case method == http.MethodPost:
 		return s.receive(c, v)
 	}
@@ -117,16 +126,37 @@ func (v *visit) checked(r *provider.Reply) (*provider.Reply, error) {
 // shownEvents is how many of a delivery's events the log and the answer's headers name.
 const shownEvents = 10
 
+// shownDetail is how much of why a delivery was refused the log tells, in bytes.
+const shownDetail = 512
+
 // told counts and logs a visit, and puts into the answer's headers how to find it again.
 func (s *Server) told(c echo.Context, v *visit, reply *provider.Reply, err error) {
-	took := s.Now().Sub(v.began)
-	source := ""
-	if v.ep.Config != nil {
-		source = v.ep.Config.Name
-	}
+	took, source := s.Now().Sub(v.began), v.source()
 	s.metrics.deliveries.WithLabelValues(source, v.result).Inc()
-	duplicates := 0
-	for i, r := range v.receipts {
+	duplicates := s.count(source, v.events, v.receipts)
+	if v.result == "accepted" || v.result == "spooled" {
+		s.metrics.ack.Observe(took.Seconds())
+	}
+	ids := v.ids()
+	if reply.Status/100 == 2 {
+		v.headers(c.Response().Header(), ids)
+	}
+	s.log(v, reply, err, took, ids, duplicates)
+	v.describe(reply, ids)
+	v.span.End()
+}
+
+// source is the name of the source, "" where none of that name is configured.
+func (v *visit) source() string {
+	if v.ep.Config == nil {
+		return ""
+	}
+	return v.ep.Config.Name
+}
+
+// count counts what became of events, and returns how many of them were there.
+func (s *Server) count(source string, evs []provider.Event, receipts []events.Receipt) (duplicates int) {
+	for i, r := range receipts {
 		result := "stored"
 		switch {
 		case r.Conflict:
@@ -138,20 +168,11 @@ func (s *Server) told(c echo.Context, v *visit, reply *provider.Reply, err error
 			duplicates++
 		}
 		s.metrics.events.WithLabelValues(source, result).Inc()
-		if v.events[i].ContentKey {
+		if evs[i].ContentKey {
 			s.metrics.contentKeys.WithLabelValues(source).Inc()
 		}
 	}
-	if v.result == "accepted" {
-		s.metrics.ack.Observe(took.Seconds())
-	}
-	ids := v.ids()
-	if reply.Status/100 == 2 {
-		v.headers(c.Response().Header(), ids)
-	}
-	s.log(v, reply, err, took, ids, duplicates)
-	v.describe(reply, ids)
-	v.span.End()
+	return duplicates
 }
 
 // ids are ours of the visit's events, the first few, separated by commas.
@@ -186,11 +207,12 @@ func (v *visit) header(h http.Header, name, value string) {
 	h[name] = v.values[v.set-1 : v.set : v.set]
 }
 
-// log writes the visit's line. A stranger's text in it is short and quoted.
+// log writes the visit's line; of refusals of one kind one in a while, with how many there were. A stranger's text in it is short and quoted.
 func (s *Server) log(v *visit, reply *provider.Reply, err error, took time.Duration, ids string, duplicates int) {
-	level := slog.LevelInfo
-	if reply.Status == http.StatusInternalServerError {
-		level = slog.LevelError
+	level, more := s.level(v, reply.Status)
+	msg := "delivery"
+	if advice := v.advice(); advice != "" && level == slog.LevelInfo {
+		level, msg = slog.LevelWarn, advice
 	}
 	if !s.Logger.Enabled(v.ctx, level) {
 		return
@@ -199,18 +221,27 @@ func (s *Server) log(v *visit, reply *provider.Reply, err error, took time.Durat
 	if v.reason != "" {
 		attrs = append(attrs, slog.String("reason", string(v.reason)))
 	}
-	if len(v.receipts) > 0 {
+	switch {
+	case len(v.receipts) > 0:
 		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", v.receipts[0].Key), slog.String("type", v.events[0].Type),
 			slog.Int("events", len(v.receipts)), slog.Int("duplicates", duplicates))
+	case len(v.events) > 0 && (v.result == "spooled" || v.mistaken()):
+		attrs = append(attrs, slog.String("event_id", v.events[0].Key), slog.String("type", v.events[0].Type), slog.Int("events", len(v.events)))
+	}
+	if v.mistaken() {
+		attrs = append(attrs, slog.String("detail", cut(problemOf(err).Detail, shownDetail)))
 	}
 	attrs = append(attrs, slog.Int("bytes", v.bytes), slog.Float64("duration_ms", milliseconds(took)), slog.String("remote", v.remote))
 	if sc := v.span.SpanContext(); sc.IsSampled() {
 		attrs = append(attrs, slog.String("trace_id", sc.TraceID().String()))
 	}
+	if more > 0 {
+		attrs = append(attrs, slog.Int("more_since", more))
+	}
 	if err != nil && level == slog.LevelError {
 		attrs = append(attrs, slog.Any("error", err))
 	}
-	s.Logger.LogAttrs(v.ctx, level, "delivery", attrs...)
+	s.Logger.LogAttrs(v.ctx, level, msg, slog.GroupAttrs("", attrs...)) // a group without a name is its members, of which the record needs no copy
 }
 
 // noSpan is the span of what nobody traces: it does nothing.
@@ -295,11 +326,4 @@ func (v *visit) write(c echo.Context, r *provider.Reply) error {
 		_, _ = w.Write(r.Body)
 	}
 	return nil
-}
-
-func remote(req *http.Request) string {
-	if host, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
-		return host
-	}
-	return req.RemoteAddr
 }

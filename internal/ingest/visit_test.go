@@ -34,6 +34,17 @@ func (l *logged) Write(b []byte) (int, error) {
 // take returns the lines since the last call that have a message.
 func (l *logged) take(t *testing.T, message string) (out []map[string]any) {
 	t.Helper()
+	for _, line := range l.all(t) {
+		if line["msg"] == message {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// all returns the lines since the last call.
+func (l *logged) all(t *testing.T) (out []map[string]any) {
+	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range bytes.Lines(l.lines.Bytes()) {
@@ -41,9 +52,7 @@ func (l *logged) take(t *testing.T, message string) (out []map[string]any) {
 		if err := json.Unmarshal(line, &fields); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
-		if fields["msg"] == message {
-			out = append(out, fields)
-		}
+		out = append(out, fields)
 	}
 	l.lines.Reset()
 	return out
@@ -59,7 +68,7 @@ func logging(level slog.Level) (*logged, func(*ingest.Options)) {
 // Whatever becomes of a request to a source, one line says so. The lines are made before the answer.
 func TestOneLinePerRequest(t *testing.T) {
 	t.Parallel()
-	log, tune := logging(slog.LevelInfo)
+	log, tune := logging(slog.LevelDebug) // what is told once in a while shows each time
 	b := setup(t, tune)
 	forged := b.invoice(t, 1)
 	forged.Body = append(forged.Body, ' ')

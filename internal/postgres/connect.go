@@ -15,12 +15,18 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
 // MinVersion is the oldest major version of PostgreSQL that Postern runs on.
 const MinVersion = 15
 
-const connectTimeout = 3 * time.Second
+const (
+	connectTimeout = 3 * time.Second
+	// setUpWithin bounds what is said at the start of a session.
+	setUpWithin = 10 * time.Second
+)
 
 // Options say how to reach a database and as whom.
 type Options struct {
@@ -32,9 +38,17 @@ type Options struct {
 	AppName string
 	// MaxConns bounds the pool; 0: what the URL says (pool_max_conns), else max(4, number of CPUs).
 	MaxConns int32
+	// Ready is how many sessions are kept open, used or not, at most MaxConns: to open one takes six answers of the server, which is long over a slow line. What is lost of them is opened again within a minute.
+	Ready int32
+	// Lines are what the connections are part of; nil: nobody cuts them.
+	Lines *Lines
+	// Lazy: nothing is proven yet; Prove does it.
+	Lazy bool
+	// Lax is told at the start of each session which of the server's settings are off by which a commit outlives its machine, by name; nil: nobody is.
+	Lax func(off []string)
 }
 
-// Connect opens a pool and proves that one session works: the server is new enough and the role may be taken.
+// Connect opens a pool and, unless it is Lazy, proves that one session works: the server is new enough and the role may be taken.
 // No error carries the password. An error for which IsUnavailable holds may go away by itself; any other will not.
 func Connect(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	cfg, err := poolConfig(o)
@@ -45,11 +59,22 @@ func Connect(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool of %s: %w", target(&cfg.ConnConfig.Config), err)
 	}
-	if err := pool.Ping(ctx); err != nil {
+	if o.Lazy {
+		return pool, nil
+	}
+	if err := Prove(ctx, pool); err != nil {
 		pool.Close()
-		return nil, fmt.Errorf("connect to %s: %w%s", target(&cfg.ConnConfig.Config), err, advice(err))
+		return nil, err
 	}
 	return pool, nil
+}
+
+// Prove sees that one session works: the server is new enough and the role may be taken. Errors as Connect's.
+func Prove(ctx context.Context, pool *pgxpool.Pool) error {
+	if err := pool.Ping(ctx); err != nil {
+		return fmt.Errorf("connect to %s: %w%s", target(&pool.Config().ConnConfig.Config), err, advice(err))
+	}
+	return nil
 }
 
 func poolConfig(o Options) (*pgxpool.Config, error) {
@@ -60,13 +85,23 @@ func poolConfig(o Options) (*pgxpool.Config, error) {
 	if o.MaxConns > 0 {
 		cfg.MaxConns = o.MaxConns
 	}
+	cfg.MinConns = min(max(cfg.MinConns, o.Ready), cfg.MaxConns)
 	configure(cfg.ConnConfig, o)
+	if cfg.PingTimeout == 0 {
+		cfg.PingTimeout = connectTimeout // of a session that was idle, which may have been lost meanwhile
+	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		ctx, cancel := lifecycle.WithTimeout(ctx, "set up a session", setUpWithin) // nobody else bounds it
+		defer cancel()
 		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
 			return err
 		}
-		return setRole(ctx, conn, o.Role)
+		if err := setRole(ctx, conn, o.Role); err != nil {
+			return err
+		}
+		return checkDurable(ctx, conn, o.Lax)
 	}
+	cfg.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return Confirmed(conn) == nil, nil }
 	return cfg, nil
 }
 
@@ -75,6 +110,9 @@ func configure(cfg *pgx.ConnConfig, o Options) {
 	cfg.RuntimeParams["search_path"] = "postern"
 	// An acknowledgement stands for a durable commit, whatever the database or the login has as a default.
 	cfg.RuntimeParams["synchronous_commit"] = "on"
+	// That a commit did not wait for its standby is told by a warning alone.
+	cfg.RuntimeParams["client_min_messages"] = "warning"
+	cfg.OnNotice = noticed
 	// A walk reads a window of an index in its order. Of a table that was not analysed yet the planner would rather fetch all that lies behind
 	// the window, and sort it, for each window again.
 	cfg.RuntimeParams["enable_bitmapscan"] = "off"
@@ -87,11 +125,19 @@ func configure(cfg *pgx.ConnConfig, o Options) {
 	if cfg.ConnectTimeout == 0 || !mentions(o.URL, "connect_timeout", "PGCONNECT_TIMEOUT") {
 		cfg.ConnectTimeout = connectTimeout
 	}
-	cfg.DialFunc = dialer().DialContext
+	cfg.DialFunc = o.Lines.dial
+	closes := cfg.OnPgError
+	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		// A session stays read-only when the server is mended, or another one is the primary now: a new one does not.
+		return err.Code != readOnly && closes(conn, err)
+	}
 	if severalHosts(&cfg.Config) && !mentions(o.URL, "target_session_attrs", "PGTARGETSESSIONATTRS") {
 		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 }
+
+// readOnly is the SQLSTATE of a write in a transaction that may not write.
+const readOnly = "25006"
 
 // mentions tells whether the URL or the environment set what would otherwise be our default.
 func mentions(url, setting, variable string) bool {
@@ -134,6 +180,29 @@ func setRole(ctx context.Context, conn *pgx.Conn, role string) error {
 		return fmt.Errorf("set role %s: no such role; run: postern migrate up (%w)", role, err)
 	}
 	return fmt.Errorf("set role %s: %w", role, err)
+}
+
+const durableSQL = `SELECT pg_backend_pid(), current_setting('synchronous_commit'), ARRAY(SELECT s FROM unnest('{fsync,full_page_writes}'::text[]) AS s WHERE current_setting(s) = 'off')`
+
+// checkDurable sees that the session commits durably, tells what the server itself does not do for that, and has its calls watched. The server took the startup message's word for synchronous_commit; a pooler
+// between may have kept that to itself.
+func checkDurable(ctx context.Context, conn *pgx.Conn, lax func(off []string)) error {
+	var pid int32
+	var got string
+	var off []string
+	if err := conn.QueryRow(ctx, durableSQL, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &got, &off); err != nil {
+		return fmt.Errorf("ask for synchronous_commit: %w", err)
+	}
+	if got != "on" {
+		return fmt.Errorf("synchronous_commit is %s in a session that asked for on: a pooler between drops what sessions ask for at their start; connect to PostgreSQL itself, or have the pooler pass it on", got)
+	}
+	if lax != nil {
+		lax(off)
+	}
+	if l := linkOf(conn); l != nil {
+		l.watch(conn.Config(), pid)
+	}
+	return nil
 }
 
 // target names the database, every host that was tried for it, and the login.

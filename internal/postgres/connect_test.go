@@ -1,11 +1,17 @@
 package postgres_test
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -34,6 +40,103 @@ func TestSessionsAreSetUp(t *testing.T) {
 	}
 	if got := pool.Config().MaxConns; got != 3 {
 		t.Errorf("the pool has %d connections at most, want 3", got)
+	}
+}
+
+// Neither the URL, the login nor the database can make a commit less than durable.
+func TestNothingMakesACommitLessDurable(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	login := "lax_" + strings.ToLower(rand.Text())
+	if _, err := db.Pool.Exec(t.Context(), "CREATE ROLE "+login+" LOGIN; ALTER ROLE "+login+" SET synchronous_commit = off"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := db.Pool.Exec(context.Background(), "DROP ROLE "+login); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := db.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(url.Values){
+		"database": func(url.Values) {},
+		"setting":  func(q url.Values) { q.Set("synchronous_commit", "off") },
+		"options":  func(q url.Values) { q.Set("options", "--synchronous-commit=off") },
+		"login":    func(q url.Values) { q.Set("user", login) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := u.Query()
+			change(q)
+			u.RawQuery = q.Encode()
+			conn, err := pgx.Connect(t.Context(), u.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(context.Background())
+			pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String(), MaxConns: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			for want, from := range map[string]interface {
+				QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+			}{"off": conn, "on": pool} {
+				var got string
+				if err := from.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&got); err != nil || got != want {
+					t.Errorf("%s, %v; want %s", got, err, want)
+				}
+			}
+		})
+	}
+}
+
+// A pooler that keeps to itself what a session asks for at its start is found out.
+func TestASessionThatIsNotDurableIsRefused(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	cfg, err := postgres.PoolConfig(postgres.Options{URL: db.URL, Role: "postern_gateway"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := postgres.Prove(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off in a session that asked for on") || postgres.IsUnavailable(err) {
+		t.Errorf("got %v, unavailable: %t", err, postgres.IsUnavailable(err))
+	}
+}
+
+// What the server itself does not do for a commit is told at each session's start.
+func TestALaxServerIsTold(t *testing.T) {
+	t.Parallel()
+	ask := func(address string) (told [][]string) {
+		t.Helper()
+		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, MaxConns: 1, Lax: func(off []string) { told = append(told, off) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool.Close()
+		return told
+	}
+	if diff := cmp.Diff([][]string{{"fsync", "full_page_writes"}}, ask(testkit.Database(t).URL)); diff != "" {
+		t.Errorf("of a fast one: %s", diff)
+	}
+	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, c) })
+	if diff := cmp.Diff([][]string{{}}, ask(c.URL())); diff != "" {
+		t.Errorf("of a durable one: %s", diff)
 	}
 }
 

@@ -23,7 +23,7 @@ func Code(err error) string {
 
 // IsUnavailable tells whether an error is PostgreSQL's trouble and not the data's: the same call may succeed later, and
 // trying it with other data will not help. Lost and refused connections, a server that starts, stops, is full or read-only,
-// conflicts with other transactions, and calls that were given up (a deadline or a cancelled context) count.
+// conflicts with other transactions, calls that were given up (a deadline or a cancelled context), and commits whose wait for the standby was, count.
 func IsUnavailable(err error) bool {
 	if err == nil {
 		return false
@@ -34,7 +34,7 @@ func IsUnavailable(err error) bool {
 	var connect *pgconn.ConnectError
 	var network net.Error
 	return errors.As(err, &connect) || errors.As(err, &network) || pgconn.SafeToRetry(err) || isAny(err,
-		context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+		ErrUnconfirmed, context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
 		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT, syscall.ENOENT)
 }
 
@@ -55,4 +55,16 @@ func unavailableCode(code string) bool {
 		return true
 	}
 	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "58")
+}
+
+// IsRefused tells whether PostgreSQL takes nothing of the kind, whatever the data are, until a person has mended it: a login, database, right, table or column is not what it was
+// (SQLSTATE classes 28, 3D, 3F and 42), or somebody holds what is needed (55).
+func IsRefused(err error) bool {
+	code := Code(err)
+	for _, class := range []string{"28", "3D", "3F", "42", "55"} {
+		if strings.HasPrefix(code, class) {
+			return true
+		}
+	}
+	return false
 }

@@ -69,3 +69,61 @@ func TestWhoseTroubleACodeIs(t *testing.T) {
 		}
 	}
 }
+
+// Some errors concern no data, and stay until a person has mended what is wrong.
+func TestWhoRefusesEverything(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	for statement, refused := range map[string]bool{
+		"SELECT 1":                 false,
+		"SELECT 1/0":               false,
+		"SELECT 'not json'::jsonb": false,
+		"SET ROLE postern_gateway; DELETE FROM events": true,
+		"SELECT nothing FROM log_floor":                true,
+		"SELECT * FROM nothing.at_all":                 true,
+		"INSERT INTO log_floor (ms) VALUES (1)":        false,
+	} {
+		conn, err := db.Pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
+		if postgres.IsRefused(err) != refused {
+			t.Errorf("%s: %v, want refused %t", statement, err, refused)
+		}
+		_ = conn.Conn().Close(t.Context()) // settings and transactions of the statement go with it
+		conn.Release()
+	}
+	for code, refused := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "3F000": true, "55P03": true, "53100": false, "23505": false, "XX001": false, "P0001": false, "": false} {
+		if got := postgres.IsRefused(fmt.Errorf("append: %w", &pgconn.PgError{Code: code})); got != refused {
+			t.Errorf("refused is %t of %s", got, code)
+		}
+	}
+}
+
+// A session that is read-only stays so when the database is mended: it is given up at the first write, and the next one writes.
+func TestReadOnlySessionsEnd(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	alter := func(what string) {
+		t.Helper()
+		db.Exec(t, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I "+what+"', current_database()); END $$")
+	}
+	alter("SET default_transaction_read_only = on")
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	write := func() error {
+		_, err := pool.Exec(t.Context(), "CREATE TABLE written (a int)")
+		return err
+	}
+	if err := write(); postgres.Code(err) != "25006" || !postgres.IsUnavailable(err) {
+		t.Fatalf("a read-only session: %v", err)
+	}
+	alter("RESET default_transaction_read_only")
+	if err := write(); err != nil {
+		t.Errorf("after the mending: %v", err)
+	}
+}

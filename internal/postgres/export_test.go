@@ -1,5 +1,11 @@
 package postgres
 
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = maxMessage
 
@@ -14,3 +20,11 @@ var (
 	FindInstallation = findInstallation
 	SocketDir        = socketDir
 )
+
+// Hasten has the calls of a session looked at after another time, and asked about as often.
+func Hasten(conn *pgx.Conn, every time.Duration) {
+	l := linkOf(conn)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.after, l.every = every, every
+}

@@ -30,7 +30,7 @@ func (p *Params) Run(ctx context.Context, each func(Row) error) (affected int64,
 	case c.IsBusy():
 		return 0, errBusy
 	}
-	if err := p.prepare(ctx); err != nil {
+	if err := p.Prepare(ctx); err != nil {
 		return 0, err
 	}
 	message, err := p.message()
@@ -121,8 +121,8 @@ func prepares(conn *pgx.Conn) bool {
 	return yes
 }
 
-// prepare prepares the statement, once for each connection.
-func (p *Params) prepare(ctx context.Context) error {
+// Prepare prepares the statement, once for each connection. Run does it too; one that has a Session is prepared before a transaction in which it runs.
+func (p *Params) Prepare(ctx context.Context) error {
 	if !prepares(p.conn) {
 		return nil
 	}

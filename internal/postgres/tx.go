@@ -50,12 +50,17 @@ func InTx(ctx context.Context, pool *pgxpool.Pool, name string, timeout time.Dur
 }
 
 func attempt(ctx context.Context, pool *pgxpool.Pool, fn func(context.Context, pgx.Tx) error) (err error) {
-	tx, err := pool.Begin(ctx)
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer conn.Release() // not by the commit: what the session says of it is read after
+	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("begin transaction: %w", err)
 	}
 	defer func() {
-		// After a commit this does nothing; after a panic of fn it frees the session.
+		// After a commit this does nothing; after a panic of fn it ends the transaction.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		_ = tx.Rollback(ctx)
@@ -67,6 +72,9 @@ func attempt(ctx context.Context, pool *pgxpool.Pool, fn func(context.Context, p
 		return context.Cause(ctx)
 	}
 	if err := tx.Commit(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("commit transaction: %w", err)
+	}
+	if err := Confirmed(tx.Conn()); err != nil {
 		return fmt.Errorf("commit transaction: %w", err)
 	}
 	return nil

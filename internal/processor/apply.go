@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -46,7 +47,7 @@ func (e *SwapError) Unwrap() error { return events.ErrUnavailable }
 
 // Apply decides a batch of events under a run and commits objects, outcomes and the change row together. When it returns nil
 // every event of the batch has its outcome (a failed one too) and may be acknowledged. An error is trouble of our own: nothing may
-// be acknowledged, and applying again is safe. An event that cannot be written fails alone: the batch is split until it stands apart. It waits for
+// be acknowledged, and applying again is safe; so is a right that is missing, or a table or column, whatever the event. An event that cannot be written fails alone: the batch is split until it stands apart. It waits for
 // no swap: of a *SwapError, all events but those of its sources may be acknowledged.
 func (p *Processor) Apply(ctx context.Context, run int64, batch []stream.Event) error {
 	return p.apply(ctx, Target{Run: run, passing: true}, batch)
@@ -58,6 +59,8 @@ type Target struct {
 	Run int64
 	// Again is the run by which a person has failed and dead outcomes of Run tried again, with all their attempts; 0: what is not due, or dead, stays so.
 	Again int64
+	// Effects: what Run changes has effects, planned by it; what the live run changes always has.
+	Effects bool
 	// Into is where their objects are. Only what goes into the mirror is announced.
 	Into versioning.Table
 	// Type: events that concern objects of another type are passed over and get no outcome; "" passes over none.
@@ -133,7 +136,7 @@ func (p *Processor) apply(ctx context.Context, to Target, batch []stream.Event) 
 
 // items are the events of a batch, each once, as their providers read them.
 func (p *Processor) items(ctx context.Context, log *slog.Logger, batch []stream.Event) ([]*item, error) {
-	if err := p.fetchBodies(ctx, batch); err != nil {
+	if err := p.fetchBodies(ctx, p.Pool, batch); err != nil {
 		return nil, err
 	}
 	if err := p.learnSources(ctx, batch); err != nil {
@@ -171,7 +174,7 @@ func (p *Processor) applySplit(ctx context.Context, to Target, items []*item) er
 		return nil
 	case errors.As(err, &swap):
 		return p.applyOthers(ctx, to, items, swap)
-	case ctx.Err() != nil || errors.Is(err, errGuarded) || postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
+	case ctx.Err() != nil || errors.Is(err, errGuarded) || postgres.IsRefused(err) || postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
 	case len(items) == 1:
 		it := *items[0]
@@ -223,6 +226,7 @@ type committed struct {
 	items        []*item
 	objects      map[versioning.Key]*versioning.Object
 	doubts       map[string]int
+	planned      effects.Counted
 	began, ended time.Time
 }
 
@@ -233,6 +237,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 	var batchID int64
 	err := postgres.InTx(ctx, p.Pool, "apply", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) {
 		done.items = copies(items)
+		rules := p.ruling(to)
 		if err := to.guard(ctx, tx); err != nil {
 			return err
 		}
@@ -247,7 +252,7 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 				return err
 			}
 		}
-		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items); err != nil {
+		if done.objects, err = loadObjects(ctx, tx, to.Into, done.items, ruled(rules)); err != nil {
 			return err
 		}
 		if err := to.meet(ctx, tx, done.items, done.objects); err != nil {
@@ -258,7 +263,12 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		if err != nil {
 			return err
 		}
-		dirty = fold(append(met, done.items...), done.objects)
+		watched, err := p.watch(ctx, tx, rules, to, done.objects, met)
+		if err != nil {
+			return err
+		}
+		all := append(met, done.items...)
+		dirty = fold(all, done.objects, watched.see)
 		if announce = nil; to.Into == versioning.Mirror {
 			done.doubts = doubts(before, dirty)
 			announce = slices.DeleteFunc(slices.Clone(dirty), func(o *versioning.Object) bool { return !o.Grew() })
@@ -268,12 +278,18 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 				return err
 			}
 		}
-		if to.live() && to.Into == versioning.Mirror {
-			if err := p.keepGaps(ctx, tx, done.items); err != nil {
+		if to.Into == versioning.Mirror {
+			if err := p.keepGaps(ctx, tx, to.telling(done.items), shifts(before, dirty), all); err != nil {
 				return err
 			}
 		}
 		if err := p.record(ctx, tx, to, done.items); err != nil {
+			return err
+		}
+		if err := watched.happened(ctx, tx, done.items); err != nil {
+			return err
+		}
+		if done.planned, err = watched.plan(ctx, tx); err != nil {
 			return err
 		}
 		batchID, err = keepChanges(ctx, tx, announce)
@@ -285,6 +301,12 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		return err
 	}
 	p.applied(done)
+	if n := done.planned.Collided; n > 0 {
+		p.log(to).Warn("keys of effects were those of other rules or objects: a person must see what should have followed (postern effects list --state review)", "effects", n)
+	}
+	if len(done.planned.Due) > 0 && p.Planned != nil {
+		p.Planned(done.planned.Due)
+	}
 	to.tellFinal(done.items...)
 	if to.Wrote != nil {
 		to.Wrote(dirty)
@@ -295,22 +317,25 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 	return nil
 }
 
-// doubt is what an object's row says about doubt.
-type doubt struct {
+// seen is what an object's row says of its state, and of doubt.
+type seen struct {
 	ambiguous bool
 	lookAfter int64
+	state     versioning.Hash
+	// gone: there is no such object, or not any more.
+	gone bool
 }
 
-func rowsOf(objs map[versioning.Key]*versioning.Object) map[versioning.Key]doubt {
-	rows := make(map[versioning.Key]doubt, len(objs))
+func rowsOf(objs map[versioning.Key]*versioning.Object) map[versioning.Key]seen {
+	rows := make(map[versioning.Key]seen, len(objs))
 	for k, o := range objs {
-		rows[k] = doubt{o.Ambiguous, o.LookAfter}
+		rows[k] = seen{o.Ambiguous, o.LookAfter, o.State.Hash, o.State.Deleted || o.Version == versioning.NoVersion}
 	}
 	return rows
 }
 
 // doubts counts how doubt changed from what was read to what is written.
-func doubts(before map[versioning.Key]doubt, dirty []*versioning.Object) map[string]int {
+func doubts(before map[versioning.Key]seen, dirty []*versioning.Object) map[string]int {
 	n := map[string]int{}
 	for _, o := range dirty {
 		was := before[o.Key]
@@ -387,7 +412,8 @@ func lockWith(ctx context.Context, tx pgx.Tx, statement postgres.Statement, into
 	return nil
 }
 
-func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []*item) (map[versioning.Key]*versioning.Object, error) {
+// loadObjects reads the items' objects; those for which whole says so with their states.
+func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []*item, whole func(*item) bool) (map[versioning.Key]*versioning.Object, error) {
 	var wanted []versioning.Wanted
 	place := map[versioning.Key]int{}
 	for _, it := range items {
@@ -402,6 +428,9 @@ func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []
 		}
 		at := it.input.Version.At
 		wanted[i].Lo, wanted[i].Hi = min(wanted[i].Lo, at), max(wanted[i].Hi, at)
+		if whole != nil && whole(it) {
+			wanted[i].Lo, wanted[i].Hi = math.MinInt64, math.MaxInt64
+		}
 	}
 	objs := make(map[versioning.Key]*versioning.Object, len(wanted))
 	if len(wanted) == 0 {
@@ -418,7 +447,7 @@ func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.Table, items []
 }
 
 // fetchBodies reads from the log what was too large to travel. What is no longer there stays marked and fails.
-func (p *Processor) fetchBodies(ctx context.Context, batch []stream.Event) error {
+func (p *Processor) fetchBodies(ctx context.Context, db events.Reader, batch []stream.Event) error {
 	var ids []int64
 	at := map[int64][]int{}
 	for i := range batch {
@@ -430,7 +459,7 @@ func (p *Processor) fetchBodies(ctx context.Context, batch []stream.Event) error
 	if len(ids) == 0 {
 		return nil
 	}
-	recs, err := events.Read(ctx, p.Pool, ids, events.AnyBody)
+	recs, err := events.Read(ctx, db, ids, events.AnyBody)
 	if err != nil {
 		return fmt.Errorf("%w: %w", events.ErrUnavailable, err)
 	}

@@ -39,31 +39,48 @@ type auditor struct {
 	room int
 	// stream is the stream that published belongs to.
 	stream time.Time
+	// sent is how many this pass has published, by cause.
+	sent map[string]int64
+	// clear is when the next chunk may be published.
+	clear time.Time
+	// moving ends a pass that does not get on; each step winds it up again.
+	moving *time.Timer
+}
+
+// stepWithin is how long a step of a pass may take: a connection may be lost without a word.
+const stepWithin = time.Minute
+
+// bounded is a pass that ends when a step of it does not.
+func (a *auditor) bounded(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a.moving = time.AfterFunc(stepWithin, func() { cancel(fmt.Errorf("a step has not ended within %s", stepWithin)) })
+	defer a.moving.Stop()
+	return a.pass(ctx)
 }
 
 // run audits until ctx ends; trouble is logged once per spell and tried again at the next tick.
 func (a *auditor) run(ctx context.Context) error {
-	tick := time.NewTicker(a.p.Settings.AuditEvery)
+	tick, ask := time.NewTicker(a.p.Settings.AuditEvery), time.NewTicker(askEvery)
 	defer tick.Stop()
+	defer ask.Stop()
 	troubled := false
 	for {
-		err := a.pass(ctx)
+		err := a.bounded(ctx)
 		if err != nil && !troubled && ctx.Err() == nil {
 			a.p.Logger.Warn("auditor's pass not finished; it starts again", "error", err)
 		}
 		troubled = err != nil
-		select {
-		case <-ctx.Done():
+		if !a.await(ctx, tick.C, ask.C) {
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			_, _ = a.p.Pool.Exec(stop, releaseSQL, auditorJob, a.p.ID) // else the lease ends by itself
 			return nil
-		case <-tick.C:
 		}
 	}
 }
 
-// pass is one round of the auditor, if this process holds the lease and the pass before is worked off.
+// pass is one round of the auditor, if this process holds the lease.
 func (a *auditor) pass(ctx context.Context) error {
 	var cursor int64
 	err := a.p.Pool.QueryRow(ctx, leaseSQL, auditorJob, a.p.ID, a.p.Settings.AuditLease).Scan(&cursor)
@@ -74,41 +91,60 @@ func (a *auditor) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("take the auditor's lease: %w", err)
 	}
-	lag, err := a.p.Conn.Lag(ctx, true)
+	wanted, err := a.wanted(ctx)
 	if err != nil {
 		return err
+	}
+	a.sent = map[string]int64{}
+	held, err := a.audit(ctx, cursor, len(wanted) > 0)
+	if err == nil && held == "" {
+		a.p.metrics.passed.SetToCurrentTime()
+	}
+	return errors.Join(err, a.record(ctx, wanted, held, err))
+}
+
+// audit publishes what is missing or due, unless the pass before is not worked off; held says why it has not come to the end.
+func (a *auditor) audit(ctx context.Context, cursor int64, wanted bool) (held string, err error) {
+	lag, err := a.p.Conn.Lag(ctx, true)
+	if err != nil {
+		return "", err
 	}
 	if !lag.Stream.Equal(a.stream) || lag.Last < a.published {
 		a.stream, a.published = lag.Stream, 0 // a new stream counts from 1 again, one rolled back from where it was
 	}
 	if lag.Messages > 0 && lag.AckFloor < a.published {
-		return nil
+		return fmt.Sprintf("what the auditor published before is not worked off: %d messages wait for processors", lag.Messages), nil
 	}
 	if a.room = lag.Room(a.p.Settings.AuditShare); a.room == 0 {
-		return nil
+		return full(lag), nil
 	}
 	frozen, err := a.freeze(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
-	bound, err := a.bound(ctx, frozen, lag)
+	bound, err := a.bound(ctx, frozen, lag, wanted)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if more, err := a.missing(ctx, cursor, bound); err != nil || !more {
-		return err
+	if held, err := a.missing(ctx, cursor, bound); err != nil || held != "" {
+		return held, err
 	}
-	if err := a.due(ctx); err != nil {
-		return err
-	}
-	a.p.metrics.passed.SetToCurrentTime()
-	return nil
+	return a.due(ctx)
 }
+
+// full is why a pass ends before its end: what it pushed out of the stream would only be lost once more.
+func full(lag stream.Lag) string {
+	return fmt.Sprintf("the stream has as much as the auditor puts into it: %d messages wait for processors", lag.Messages)
+}
+
+// anothers is why a pass ends before its end.
+const anothers = "another process has become the auditor"
 
 // bound is the greatest id that may be published again: older than the age, and by as much older than the oldest message that
 // still waits, since what is younger is likely in the stream. Where the database's clock went back, ids stand still until it
 // has caught up and tell no age: then all that is complete may go, again and again rather than never.
-func (a *auditor) bound(ctx context.Context, frozen int64, lag stream.Lag) (int64, error) {
+// Where somebody wants a pass now, the age is that at which a publish is given up.
+func (a *auditor) bound(ctx context.Context, frozen int64, lag stream.Lag, wanted bool) (int64, error) {
 	var now time.Time
 	if err := a.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
 		return 0, fmt.Errorf("read the clock: %w", err)
@@ -116,7 +152,11 @@ func (a *auditor) bound(ctx context.Context, frozen int64, lag stream.Lag) (int6
 	if events.Time(frozen).Sub(now) > time.Second {
 		return frozen, nil
 	}
-	return events.FirstID(events.Time(frozen).Add(-a.p.Settings.AuditAge-lag.OldestAge)) - 1, nil
+	age := a.p.Settings.AuditAge
+	if wanted {
+		age = min(age, stream.PublishTimeout)
+	}
+	return events.FirstID(events.Time(frozen).Add(-age-lag.OldestAge)) - 1, nil
 }
 
 // freezeWithin bounds the wait for appends that hold the bound back; a later pass tries again.
@@ -134,20 +174,21 @@ const withOutcomeSQL = `SELECT event_id FROM outcomes WHERE run = 0 AND event_id
 const auditChunk = 5000
 
 // missing walks from the checkpoint to the bound and publishes what has no outcome. The checkpoint passes only events that have
-// one: publishing moves nothing. more is false when the pass must end: the stream is full enough, or the lease is another's.
-func (a *auditor) missing(ctx context.Context, cursor, bound int64) (more bool, err error) {
+// one: publishing moves nothing. held says why the pass must end: the stream is full enough, or the lease is another's.
+func (a *auditor) missing(ctx context.Context, cursor, bound int64) (held string, err error) {
 	checkpoint, clean := cursor, true
 	for at := cursor; at < bound; {
+		a.moving.Reset(stepWithin)
 		ids, err := events.After(ctx, a.p.Pool, at, bound, auditChunk)
 		if err != nil {
-			return false, err
+			return "", err
 		}
 		if len(ids) == 0 {
 			break
 		}
 		missing, err := a.withoutOutcome(ctx, ids)
 		if err != nil {
-			return false, err
+			return "", err
 		}
 		at = ids[len(ids)-1]
 		if clean {
@@ -158,18 +199,21 @@ func (a *auditor) missing(ctx context.Context, cursor, bound int64) (more bool, 
 				a.p.metrics.behind.Set(time.Since(events.Time(missing[0])).Seconds())
 			}
 		}
-		held, err := a.p.Pool.Exec(ctx, advanceSQL, auditorJob, a.p.ID, checkpoint, a.p.Settings.AuditLease)
-		if err != nil || held.RowsAffected() == 0 {
-			return false, err
+		leased, err := a.p.Pool.Exec(ctx, advanceSQL, auditorJob, a.p.ID, checkpoint, a.p.Settings.AuditLease)
+		if err != nil {
+			return "", fmt.Errorf("move the auditor's checkpoint: %w", err)
 		}
-		if more, err := a.publish(ctx, missing, false); err != nil || !more {
-			return false, err
+		if leased.RowsAffected() == 0 {
+			return anothers, nil
+		}
+		if held, err := a.publish(ctx, missing, false); err != nil || held != "" {
+			return held, err
 		}
 	}
 	if clean {
 		a.p.metrics.behind.Set(0)
 	}
-	return true, nil
+	return "", nil
 }
 
 func (a *auditor) withoutOutcome(ctx context.Context, ids []int64) ([]int64, error) {
@@ -194,21 +238,20 @@ func (a *auditor) withoutOutcome(ctx context.Context, ids []int64) ([]int64, err
 const dueSQL = `SELECT event_id FROM outcomes WHERE status = 'failed' AND run = 0 AND due <= $1 ORDER BY due LIMIT $2`
 
 // due publishes failures whose time has come, to be tried alone.
-func (a *auditor) due(ctx context.Context) error {
+func (a *auditor) due(ctx context.Context) (held string, err error) {
 	var now time.Time
 	if err := a.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
-		return fmt.Errorf("read the clock: %w", err)
+		return "", fmt.Errorf("read the clock: %w", err)
 	}
 	rows, err := a.p.Pool.Query(ctx, dueSQL, now, auditChunk)
 	if err != nil {
-		return fmt.Errorf("read due failures: %w", err)
+		return "", fmt.Errorf("read due failures: %w", err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return fmt.Errorf("read due failures: %w", err)
+		return "", fmt.Errorf("read due failures: %w", err)
 	}
-	_, err = a.publish(ctx, ids, true)
-	return err
+	return a.publish(ctx, ids, true)
 }
 
 // Why an event is published again.
@@ -220,14 +263,18 @@ const (
 // publishChunk is how many events are read and published between two looks at the lag.
 const publishChunk = 200
 
-// publish puts events into the stream again, each once; more is false when the stream is full enough for this pass.
-func (a *auditor) publish(ctx context.Context, ids []int64, retry bool) (more bool, err error) {
+// publish puts events into the stream again, each once and at most so many a second; held says why this pass must end before all are.
+func (a *auditor) publish(ctx context.Context, ids []int64, retry bool) (held string, err error) {
 	cause := map[bool]string{false: causeMissing, true: causeDue}[retry]
 	for rest := ids; len(rest) > 0; {
+		a.moving.Reset(stepWithin)
 		n := min(publishChunk, a.room, len(rest))
+		if held, err := a.pace(ctx, n); err != nil || held != "" {
+			return held, err
+		}
 		recs, err := events.Read(ctx, a.p.Pool, rest[:n], stream.MaxBody)
 		if err != nil {
-			return false, err
+			return "", err
 		}
 		evs := make([]stream.Event, len(recs))
 		for i := range recs {
@@ -235,24 +282,24 @@ func (a *auditor) publish(ctx context.Context, ids []int64, retry bool) (more bo
 			evs[i].Retry = retry
 		}
 		if evs, err = a.named(ctx, evs, recs); err != nil {
-			return false, err
+			return "", err
 		}
 		if err := a.send(ctx, evs, cause); err != nil {
-			return false, err
+			return "", err
 		}
 		rest = rest[n:]
 		lag, err := a.p.Conn.Lag(ctx, false)
 		if err != nil {
-			return false, err
+			return "", err
 		}
 		if a.room = lag.Room(a.p.Settings.AuditShare); a.room == 0 {
-			return false, nil
+			return full(lag), nil
 		}
 	}
 	if len(ids) > 0 {
 		a.p.Logger.Info("auditor published events again", "events", len(ids), "cause", cause)
 	}
-	return true, nil
+	return "", nil
 }
 
 // named leaves out events whose source has no name, which cannot be published; each event's source is in the table.
@@ -280,10 +327,14 @@ func (a *auditor) send(ctx context.Context, evs []stream.Event, cause string) (e
 		}
 		sent++
 		a.published = max(a.published, ack.Sequence)
+		a.sent[cause]++
 		a.p.metrics.audited.WithLabelValues(cause).Inc()
 	}
 	if err == nil || stream.Gone(err) || !a.p.Conn.Connected() {
 		return err
+	}
+	if stream.Refuses(err) {
+		return a.p.setBack(ctx, err)
 	}
 	a.p.Logger.Warn("some events not published again; the next pass tries", "sent", sent, "of", len(evs), "error", err)
 	return ctx.Err()

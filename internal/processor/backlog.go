@@ -21,7 +21,7 @@ func (m *backlogMetrics) build() []prometheus.Collector {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help + " As the database says every 10 s, the same in every processor; NaN while it does not answer."})
 	}
 	m.failed = gauge("postern_failed_events", fmt.Sprintf("Events that failed and wait for their next attempt, counted up to %d.", countMost))
-	m.dead = gauge("postern_dead_events", fmt.Sprintf("Events that need a person, counted up to %d.", countMost))
+	m.dead = gauge("postern_dead_events", fmt.Sprintf("Events that need a person, since they are dead and no run has applied them, counted up to %d.", countMost))
 	m.unsent = gauge("postern_changes_unsent_batches", fmt.Sprintf("Apply transactions whose changes are not in the feed yet, counted up to %d.", countMost))
 	m.oldest = gauge("postern_changes_unsent_seconds", "Age of the oldest change that is not in the feed yet; 0 where all are.")
 	return []prometheus.Collector{m.failed, m.dead, m.unsent, m.oldest}
@@ -35,10 +35,16 @@ const (
 	countMost = 100_000
 )
 
+// DeadEvents are the event_id o.event_id of events that need a person: dead as they were received, and in the mirror by no run since, the newest 100,000 dead ones being looked at. A rebuild's are in the mirror once it was swapped in.
+// The offset keeps the planner to a look for each event.
+const DeadEvents = `(SELECT d.event_id FROM outcomes d WHERE d.status = 'dead' AND d.run = 0 ORDER BY d.event_id DESC LIMIT 100000) o
+WHERE NOT EXISTS (SELECT FROM outcomes a WHERE a.event_id = o.event_id AND a.run > 0 AND a.status NOT IN ('failed', 'dead', 'ignored')
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = a.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`
+
 // backlogSQL reads small partial indexes only, each up to a bound.
 const backlogSQL = `
 SELECT (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'failed' AND run = 0 LIMIT $1) f),
-  (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'dead' AND run = 0 LIMIT $1) d),
+  (SELECT count(*) FROM (SELECT FROM ` + DeadEvents + ` LIMIT $1) d),
   (SELECT count(*) FROM (SELECT FROM outbox WHERE sent_at IS NULL LIMIT $1) u),
   coalesce((SELECT extract(epoch FROM clock_now() - min(made_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8`
 

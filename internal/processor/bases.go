@@ -127,7 +127,7 @@ func (p *Processor) foldLane(ctx context.Context, into versioning.Table, evs []s
 			n++
 		}
 		batch := evs[:n]
-		if err := p.fetchBodies(ctx, batch); err != nil {
+		if err := p.fetchBodies(ctx, p.Pool, batch); err != nil {
 			return err
 		}
 		items := make([]*item, 0, n)
@@ -162,7 +162,7 @@ func (p *Processor) foldBatch(ctx context.Context, into versioning.Table, items 
 		if err := forget(ctx, tx, items); err != nil {
 			return err
 		}
-		objs, err := loadObjects(ctx, tx, into, items)
+		objs, err := loadObjects(ctx, tx, into, items, nil)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (p *Processor) foldBatch(ctx context.Context, into versioning.Table, items 
 		if err != nil {
 			return err
 		}
-		dirty := fold(append(met, items...), objs)
+		dirty := fold(append(met, items...), objs, nil)
 		if len(dirty) == 0 {
 			return nil
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // logBatch writes one line for a committed batch: what came of its events, how long that took, and how long the oldest of them had
-// waited since its receipt. A batch of nothing but copies is of interest to nobody but who debugs.
+// waited since its receipt; how many effects were planned, and how many were in the ledger by their keys. A batch of nothing but copies is of interest to nobody but who debugs.
 func (p *Processor) logBatch(b *committed, counts map[versioning.Status]int, oldest time.Duration) {
 	level := slog.LevelInfo
 	if len(counts) == 0 {
@@ -32,6 +32,12 @@ func (p *Processor) logBatch(b *committed, counts map[versioning.Status]int, old
 	}
 	if settled > 0 {
 		attrs = append(attrs, slog.Int("settled_before", settled))
+	}
+	if n := b.planned.New; n > 0 {
+		attrs = append(attrs, slog.Int("effects", n))
+	}
+	if n := b.planned.Known; n > 0 {
+		attrs = append(attrs, slog.Int("effects_known", n))
 	}
 	if b.Log == nil { // else it names the run itself
 		attrs = slices.Insert(attrs, 0, slog.Int64("run", b.Run))

@@ -178,8 +178,8 @@ func checkKey(k versioning.Key) error {
 
 // fold applies the open items to their objects one after the other and returns the objects that must be written, which are those that
 // changed, or were made by an older rule. It is pure: any order of items ends in the same objects. Looks that settle an object come first, since it forgets
-// what it has met before.
-func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioning.Object {
+// what it has met before. see, where it is not nil, is told how an item found its object and left it.
+func fold(items []*item, objs map[versioning.Key]*versioning.Object, see func(it *item, before *versioning.Row, o *versioning.Object)) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
 	for _, it := range settlingFirst(items) {
@@ -202,6 +202,9 @@ func fold(items []*item, objs map[versioning.Key]*versioning.Object) []*versioni
 				o.LastEvent = 0
 			}
 			o.LastEvent = max(o.LastEvent, it.ev.ID) // of several events of the version the last, in whatever order they come
+		}
+		if see != nil {
+			see(it, &before, o)
 		}
 		if !seen[it.key] && (o.LastEvent != last || carries && o.Outdated() || !o.Same(&before)) {
 			seen[it.key] = true

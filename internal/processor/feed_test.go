@@ -256,3 +256,17 @@ func (w *world) reconnectedEmpty(t *testing.T) {
 		return w.conn.Ensure(t.Context(), w.limits)
 	})
 }
+
+// Changes made while the database's clock was ahead are sent when it has gone back, not when it has caught up.
+func TestChangesOfAClockThatWentBackAreSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	first := w.start(t, setting{id: "/first"})
+	w.publish(t, w.append(t, w.simple(5)...)...)
+	w.outcomes(t, 5)
+	w.allSent(t)
+	first.stop(t)
+	w.db.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, made_at = now() + interval '1 day'`)
+	w.start(t, setting{id: "/second"})
+	w.allSent(t)
+}

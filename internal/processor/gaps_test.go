@@ -76,7 +76,7 @@ func TestLostLeavesAHint(t *testing.T) {
 	slices.SortStableFunc(all, func(a, b stream.Event) int { return a.ReceivedAt.Compare(b.ReceivedAt) })
 	p := b.waiting(t)
 	apply(t, p, all)
-	waiting := b.db.Rows(t, `SELECT object_id FROM hints WHERE gaps IS NOT NULL AND reason = 'a change does not fit' AND due > made_at + interval '59 seconds' AND after = 0`)
+	waiting := b.db.Rows(t, `SELECT object_id FROM hints WHERE gaps IS NOT NULL AND reason = 'a change does not fit' AND due > made_at + interval '30 seconds' AND after = 0`)
 	found := 0
 	for _, id := range waiting {
 		if lost[id] {

@@ -243,3 +243,12 @@ func objectOf(t *testing.T, e stream.Event) string {
 	}
 	return o.ObjectID
 }
+
+// A stop that gives up a pulling, whose process stood still in the middle of it, leaves somebody who may hand messages over still: lanes that have ended take them or do not, and those come again by themselves.
+func TestLanesThatEndedAreHandedMessages(t *testing.T) {
+	t.Parallel()
+	taken, worked := processor.HandLate(t.Context(), 100)
+	if taken != 101 || worked != 1 {
+		t.Errorf("%d taken, of which %d worked on", taken, worked)
+	}
+}

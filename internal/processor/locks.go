@@ -21,7 +21,7 @@ func (p *Processor) Locks(ctx context.Context, ids []int64) ([]int64, error) {
 	locks := make([]int64, 0, len(recs))
 	for i := range recs {
 		one := []stream.Event{p.sourceEvent(&recs[i])}
-		if err := p.fetchBodies(ctx, one); err != nil {
+		if err := p.fetchBodies(ctx, p.Pool, one); err != nil {
 			return nil, err
 		}
 		locks = append(locks, p.read(p.Logger, &one[0]).lock)
@@ -37,7 +37,7 @@ func (p *Processor) Telling(ctx context.Context, ids []int64, lookedFor func(sta
 	}
 	for i := range recs {
 		one := []stream.Event{p.sourceEvent(&recs[i])}
-		if err := p.fetchBodies(ctx, one); err != nil {
+		if err := p.fetchBodies(ctx, p.Pool, one); err != nil {
 			return nil, err
 		}
 		if it := p.read(p.Logger, &one[0]); it.outcome == nil && lookedFor(it.input.State.JSON) {

@@ -215,7 +215,7 @@ func (p *Processor) applyAlone(ctx context.Context, to Target, ev stream.Event) 
 	if err != nil || n == 0 {
 		return unavailable(err)
 	}
-	if err = p.fetchBodies(ctx, one); err == nil {
+	if err = p.fetchBodies(ctx, p.Pool, one); err == nil {
 		tried := p.read(p.log(to), &one[0])
 		tried.reserved = n
 		if to.passes(tried) { // the attempt is recorded already, so the outcome must be

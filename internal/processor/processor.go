@@ -5,6 +5,7 @@ package processor
 
 import (
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -35,6 +37,8 @@ type Settings struct {
 	AuditLease time.Duration
 	// AuditShare is the lag, as a share of the stream's limits, above which the auditor publishes nothing more.
 	AuditShare float64
+	// AuditRate is how many events a second the auditor publishes at most.
+	AuditRate int
 	// SweepAfter is how long a change may stay unsent before any processor sends it again.
 	SweepAfter time.Duration
 	// KeepChanges is how long a sent change stays in the outbox, in case the stream loses it.
@@ -59,7 +63,7 @@ var DefaultSettings = Settings{
 	Batch: 500, Lanes: 2, ApplyTimeout: 30 * time.Second,
 	BackOff: []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 6 * time.Hour,
 		8 * time.Hour, 16 * time.Hour},
-	AuditEvery: 10 * time.Second, AuditAge: time.Minute, AuditLease: 30 * time.Second, AuditShare: 0.5,
+	AuditEvery: 10 * time.Second, AuditAge: time.Minute, AuditLease: 30 * time.Second, AuditShare: 0.5, AuditRate: 10_000,
 	SweepAfter: 30 * time.Second, KeepChanges: 10 * time.Minute, StopWithin: 5 * time.Second,
 }
 
@@ -72,8 +76,10 @@ type Source struct {
 	Looker provider.Looker
 	// Stragglers is how long to wait for late events before an object is looked at to which a change-set does not fit; 0: none is looked at for that.
 	Stragglers time.Duration
-	// Reads says whether the API reads such an object; nil: it reads none.
+	// Reads says whether the API reads such an object by its name; nil: it reads none.
 	Reads func(account, objectType, id string) bool
+	// Locates says whether the API reads objects of a type by what is known of them; nil: it reads none so.
+	Locates func(account, objectType string) bool
 }
 
 // looker is who reads the source's looks; nil where nobody can.
@@ -96,6 +102,8 @@ type Options struct {
 	Sources map[string]Source
 	// Known are all sources the log has events of; those configured here are added.
 	Known events.Sources
+	// Planned is told which destinations have something to do, after the commit that planned it; nil: nobody is.
+	Planned func(destinations []string)
 	// ID names this process in leases.
 	ID       string
 	Settings Settings
@@ -109,18 +117,32 @@ type Options struct {
 type Processor struct {
 	Options
 	sources *directory
+	rules   *atomic.Pointer[effects.Rules]
 	metrics metrics
 	changes *sender
+	// refusal is why the database takes nothing of what is applied live; nil: it does.
+	refusal *atomic.Pointer[error]
 }
 
 // New returns a processor; Run starts it, Apply may be called without.
 func New(o Options) (*Processor, error) {
-	p := &Processor{Options: o, sources: newDirectory(o.Known, o.Sources)}
+	p := &Processor{Options: o, sources: newDirectory(o.Known, o.Sources), refusal: &atomic.Pointer[error]{}, rules: &atomic.Pointer[effects.Rules]{}}
 	p.changes = newSender(p)
 	if p.Tracer == nil {
 		p.Tracer = otel.Tracer("github.com/postern-gateway/postern/internal/processor")
 	}
 	return p, p.metrics.register(o.Metrics)
+}
+
+// Rules are the rules of effects in use; nil: there are none.
+func (p *Processor) Rules() *effects.Rules { return p.rules.Load() }
+
+// ReplaceRules makes others the rules of effects in use, for events that are applied from now on. Where there are none, applying costs nothing for them.
+func (p *Processor) ReplaceRules(r *effects.Rules) {
+	if r.None() {
+		r = nil
+	}
+	p.rules.Store(r)
 }
 
 // On is the same processor over another pool, as postern_processor too: what is applied through it never waits for the connections of live batches.

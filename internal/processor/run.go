@@ -33,17 +33,29 @@ func (p *Processor) Run(ctx context.Context) error {
 // lanes spread the messages over goroutines by object, so that two lanes never wait for one object.
 type lanes struct {
 	chans []chan stream.Message
+	// ended is closed when nothing more is pulled. The lanes' own channels never are: a pulling that is given up may hand a message over still.
+	ended chan struct{}
 	seed  maphash.Seed
 	// alone lets one message at a time be tried alone: if it ends the process, no other loses an attempt.
 	alone sync.Mutex
 	// away: the database does not answer; the lanes hand back what they hold and nothing is pulled.
 	away atomic.Bool
-	// spells counts the times the database was away since a batch was last committed.
+	// spells counts the times the database was away, one after the other; trial is until when no batch that is committed ends them, nil: any does.
 	spells atomic.Int64
+	trial  atomic.Pointer[time.Time]
 	// interrupt ends the pulling that goes on now.
 	interrupt atomic.Pointer[context.CancelFunc]
 	// swaps are when a swap was last met, by source.
 	swaps sync.Map
+}
+
+// newLanes are so many, each with room for a batch.
+func newLanes(count, batch int) *lanes {
+	l := &lanes{ended: make(chan struct{}), seed: maphash.MakeSeed()}
+	for range count {
+		l.chans = append(l.chans, make(chan stream.Message, batch))
+	}
+	return l
 }
 
 // stopPulling until the database answers again: what one processor cannot apply another may.
@@ -51,6 +63,31 @@ func (l *lanes) stopPulling() {
 	l.away.Store(true)
 	if cancel := l.interrupt.Load(); cancel != nil {
 		(*cancel)()
+	}
+}
+
+// take hands a message to its lane, and says whether that has taken it before ctx ended. What is taken after the lanes have ended comes again by itself.
+func (l *lanes) take(ctx context.Context, m stream.Message) bool {
+	select {
+	case l.of(&m.Event) <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// next is the next message of a lane; false: there is none and will be none.
+func (l *lanes) next(ch <-chan stream.Message) (m stream.Message, ok bool) {
+	select {
+	case m = <-ch:
+		return m, true
+	case <-l.ended:
+	}
+	select { // what was handed over before the end
+	case m = <-ch:
+		return m, true
+	default:
+		return m, false
 	}
 }
 
@@ -70,19 +107,15 @@ func laneOf(seed maphash.Seed, e *stream.Event, n int) uint64 {
 }
 
 func (p *Processor) consume(ctx context.Context) error {
-	l := &lanes{seed: maphash.MakeSeed()}
+	l := newLanes(p.Settings.Lanes, p.Settings.Batch)
 	work, hardStop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer hardStop(nil)
 	var wg sync.WaitGroup
-	for range p.Settings.Lanes {
-		ch := make(chan stream.Message, p.Settings.Batch)
-		l.chans = append(l.chans, ch)
+	for _, ch := range l.chans {
 		wg.Go(func() { p.lane(work, l, ch) })
 	}
 	p.pull(ctx, l)
-	for _, ch := range l.chans {
-		close(ch)
-	}
+	close(l.ended)
 	limit := time.AfterFunc(p.Settings.StopWithin, func() { hardStop(fmt.Errorf("stopping: not finished within %s", p.Settings.StopWithin)) })
 	defer limit.Stop()
 	wg.Wait()
@@ -102,12 +135,10 @@ func (p *Processor) pull(ctx context.Context, l *lanes) {
 		p.awaitDatabase(ctx, l)
 		began := time.Now()
 		err := p.Conn.Consume(round, p.Settings.Batch*p.Settings.Lanes, func(m stream.Message) error {
-			select {
-			case l.of(&m.Event) <- m:
+			if l.take(round, m) {
 				return nil
-			case <-round.Done():
-				return m.HandBack(0)
 			}
+			return m.HandBack(0)
 		}, foreign)
 		interrupted := round.Err() != nil
 		cancel()
@@ -131,36 +162,6 @@ func (p *Processor) pull(ctx context.Context, l *lanes) {
 // lostAgain is how long a consumer must have held for its loss to be a new spell.
 const lostAgain = 5 * time.Second
 
-const probeSQL = `
-INSERT INTO checkpoints AS c (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('probe', 0, 0, $1, clock_now(), clock_now())
-ON CONFLICT (job, run) DO UPDATE SET leased_by = excluded.leased_by, updated_at = excluded.updated_at`
-
-const (
-	// probeTimeout is how long the database may take to say that it is back.
-	probeTimeout = 2 * time.Second
-	// longestSpell bounds the pause before pulling again after one failure has followed the other.
-	longestSpell = 30 * time.Second
-)
-
-// awaitDatabase returns when the database takes a write again (one that is read-only or full still answers), at once where it
-// was not found to be away, or when ctx ends. Each spell that follows another without a batch committed in between waits longer.
-func (p *Processor) awaitDatabase(ctx context.Context, l *lanes) {
-	if !l.away.Load() {
-		return
-	}
-	wait := min(100*time.Millisecond<<min(l.spells.Add(1)-1, 10), longestSpell)
-	for p.pause(ctx, wait); ctx.Err() == nil; p.pause(ctx, wait) {
-		probe, cancel := context.WithTimeout(ctx, probeTimeout)
-		_, err := p.Pool.Exec(probe, probeSQL, p.ID)
-		cancel()
-		if err == nil {
-			l.away.Store(false)
-			return
-		}
-		wait = min(2*wait, probeTimeout)
-	}
-}
-
 func (p *Processor) pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -170,7 +171,7 @@ func (p *Processor) pause(ctx context.Context, d time.Duration) {
 
 // lane applies what its channel holds, a batch at a time. A busy lane is what slows the pulling down.
 func (p *Processor) lane(work context.Context, l *lanes, ch <-chan stream.Message) {
-	for first := range ch {
+	for first, ok := l.next(ch); ok; first, ok = l.next(ch) {
 		msgs := p.gather(first, ch)
 		switch {
 		case work.Err() != nil:
@@ -201,10 +202,7 @@ func (p *Processor) gather(first stream.Message, ch <-chan stream.Message) []str
 	msgs, bytes := []stream.Message{first}, weigh(&first.Event)
 	for len(msgs) < p.Settings.Batch && bytes < laneBytes {
 		select {
-		case m, ok := <-ch:
-			if !ok {
-				return msgs
-			}
+		case m := <-ch:
 			msgs, bytes = append(msgs, m), bytes+weigh(&m.Event)
 		default:
 			return msgs
@@ -249,12 +247,13 @@ func (p *Processor) finish(l *lanes, msgs []stream.Message, err error) {
 		msgs, err = p.handBackSwapped(l, msgs, swap), nil
 	}
 	if err != nil {
+		p.refused(err)
 		p.handBack(msgs, err, handBackDelay)
 		l.stopPulling()
 		return
 	}
 	if len(msgs) > 0 {
-		l.spells.Store(0)
+		l.committed()
 	}
 	for i := range msgs {
 		if err := msgs[i].Ack(); err != nil {

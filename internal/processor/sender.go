@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -64,23 +65,33 @@ const (
 	sweepEvery    = time.Second
 )
 
+// sendWithin bounds one step of sending: a connection may be lost without a word.
+const sendWithin = time.Minute
+
+func within(ctx context.Context, name string, do func(context.Context) error) error {
+	ctx, cancel := lifecycle.WithTimeout(ctx, name, sendWithin)
+	defer cancel()
+	return do(ctx)
+}
+
 // run sends until ctx ends. Trouble is logged once per spell and left to the sweep.
 func (s *sender) run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	troubled := false
 	for {
-		var err error
+		var do func(context.Context) error
 		select {
 		case <-ctx.Done():
 			return nil
 		case b := <-s.queue:
-			err = s.send(ctx, s.gather(b))
+			do = func(ctx context.Context) error { return s.send(ctx, s.gather(b)) }
 		case <-s.p.Conn.Reconnected():
-			err = s.check(ctx)
+			do = s.check
 		case <-tick.C:
-			err = s.sweep(ctx)
+			do = s.sweep
 		}
+		err := within(ctx, "send changes", do)
 		if err != nil && !troubled && ctx.Err() == nil {
 			s.p.Logger.Warn("changes not sent; they are sent again later", "error", err)
 		}
@@ -129,7 +140,17 @@ func (s *sender) send(ctx context.Context, bs []batch) error {
 		}
 		done[b.id] = last
 	}
-	return errors.Join(s.mark(ctx, done), failed)
+	return errors.Join(s.mark(ctx, done), s.p.setBack(ctx, failed))
+}
+
+// setBack makes the streams as they should be, where an error says that one refuses what it has no room for: nothing would come through before its messages are too old. It
+// returns the error.
+func (p *Processor) setBack(ctx context.Context, err error) error {
+	if !stream.Refuses(err) {
+		return err
+	}
+	p.Logger.Warn("a stream refuses messages since it is full; it is set back to drop the oldest", "error", err)
+	return errors.Join(err, p.Conn.Ensure(ctx, p.Limits))
 }
 
 // settled is the last sequence of messages that all were acknowledged.

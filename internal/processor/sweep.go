@@ -49,15 +49,18 @@ func (s *sender) sweep(ctx context.Context) error {
 
 const nowSQL = `SELECT clock_now()`
 
+// clockBack is how far ahead a batch must have been made for the database's clock to have gone back since: its age tells nothing.
+const clockBack = time.Minute
+
 const unsentSQL = `
-SELECT batch, sources, accounts, types, ids FROM outbox WHERE sent_at IS NULL AND made_at < $1 ORDER BY made_at, batch LIMIT $2`
+SELECT batch, sources, accounts, types, ids FROM outbox WHERE sent_at IS NULL AND (made_at < $1 OR made_at > $3) ORDER BY made_at, batch LIMIT $2`
 
 func (s *sender) unsent(ctx context.Context) ([]row, error) {
 	var now time.Time
 	if err := s.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
 		return nil, fmt.Errorf("read the clock: %w", err)
 	}
-	res, err := s.p.Pool.Query(ctx, unsentSQL, now.Add(-s.p.Settings.SweepAfter), sweepRows)
+	res, err := s.p.Pool.Query(ctx, unsentSQL, now.Add(-s.p.Settings.SweepAfter), sweepRows, now.Add(clockBack))
 	if err != nil {
 		return nil, fmt.Errorf("read unsent changes: %w", err)
 	}

@@ -57,7 +57,7 @@ func (s *statements) of(words string) (runs int, rows []int64) {
 // Words of the statements that the tests count.
 const (
 	readsObjects = "octet_length(o.state::text)"
-	findsUnsent  = "WHERE sent_at IS NULL AND made_at"
+	findsUnsent  = "WHERE sent_at IS NULL AND (made_at"
 	findsLast    = "ORDER BY sequence DESC"
 	probes       = "'probe'"
 )

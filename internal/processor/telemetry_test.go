@@ -270,6 +270,19 @@ func TestBacklogIsTold(t *testing.T) {
 	if age := gauge("postern_changes_unsent_seconds"); age <= 0 {
 		t.Errorf("the unsent change is %v s old", age)
 	}
+	// What a run has put into the mirror needs nobody any more; what a rebuild has made is there once it is done.
+	for _, job := range []string{"rebuild", "replay"} {
+		run := b.db.Rows(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at) VALUES ($1, '{}', '', '', 'running', '', '{}', now(), now()) RETURNING run::text`, job)[0]
+		b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+			SELECT event_id, $1::text::bigint, source, 0, '', '', '', CASE $2 WHEN 'rebuild' THEN 'applied' ELSE 'ignored' END, '', 1, at, 1 FROM outcomes WHERE status = 'dead' AND run = 0`, run, job)
+		if processor.ReadBacklog(t.Context(), w.Processor); gauge("postern_dead_events") != 1 {
+			t.Errorf("%s: %v dead", job, gauge("postern_dead_events"))
+		}
+	}
+	b.db.Exec(t, `UPDATE outcomes SET status = 'unchanged' WHERE status = 'ignored'`)
+	if processor.ReadBacklog(t.Context(), w.Processor); gauge("postern_dead_events") != 0 {
+		t.Errorf("after a replay %v are dead", gauge("postern_dead_events"))
+	}
 	gone, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the database is away"))
 	processor.ReadBacklog(gone, w.Processor)

@@ -108,7 +108,7 @@ func (t *Trial) decide(ctx context.Context, items []*item) error {
 		was.Set = slices.Clone(o.Set) // a set grows in place
 		before[k] = was
 	}
-	for _, o := range fold(append(met, items...), objs) {
+	for _, o := range fold(append(met, items...), objs, nil) {
 		if err := t.keep(before[o.Key], o); err != nil {
 			return err
 		}

@@ -35,8 +35,8 @@ type DeliveryLister interface {
 
 // Locator is a Reader whose API reads objects by an address that their name in the mirror does not tell, but what is known of them does.
 type Locator interface {
-	// Locate is the call that reads an object, by its state in the mirror (nil where none is kept) and the newest event of it that is stored and is no look
+	// Locate is the call that reads an object of an account, by its state in the mirror (nil where none is kept) and the newest event of it that is stored and is no look
 	// (nil where there is none); false where these do not tell. proof is a call that is found wherever the same credentials would see the object if it were there;
 	// the zero Call: nothing shows that, and so the object is never believed to be missing.
-	Locate(api *API, objectType, objectID string, state []byte, newest *Stored) (call, proof Call, ok bool)
+	Locate(api *API, account, objectType, objectID string, state []byte, newest *Stored) (call, proof Call, ok bool)
 }

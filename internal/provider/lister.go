@@ -11,6 +11,12 @@ type List struct {
 	ByChange bool
 	// Lag is how old a list may be: what changed so short a time before the answer may be missing from it, or be told as it was.
 	Lag time.Duration
+	// Sparse: the objects are found through others that may have none, so that many pages in a row may tell of nothing.
+	Sparse bool
+	// Rare: most of what is read for the list, such as all customers, has none of its objects. A sweep over all types reads it only where the mirror has one.
+	Rare bool
+	// Several: the objects come from several lists, so that who may not read one of them must be told which.
+	Several bool
 }
 
 // Listed is an object as a page tells of it.
@@ -38,4 +44,14 @@ type ObjectLister interface {
 	ListObjects(src *Source, api *API, account, objectType string, since, until time.Time, cursor string) Call
 	// ObjectPage splits the answer to ListObjects with that cursor. next is the cursor of the following page, "" after the last.
 	ObjectPage(src *Source, api *API, account, objectType, cursor string, header http.Header, body []byte) (page []Listed, next string, err error)
+}
+
+// PartLister is an ObjectLister whose lists have parts that are read one after the other, as repositories: one that cannot be read keeps the others from nothing.
+type PartLister interface {
+	ObjectLister
+	// PartAt names the part of a type's list that a cursor is in, as a person names it, and tells whether the cursor is the part's beginning. next is the beginning of the part that
+	// follows, "" behind the last.
+	PartAt(api *API, objectType, cursor string) (part string, begins bool, next string)
+	// PartOf names the part in which an object is listed that Locate reads with a call, "" for none.
+	PartOf(api *API, call Call) string
 }

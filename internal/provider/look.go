@@ -20,6 +20,8 @@ type Snapshot struct {
 	Body []byte
 	// APIVersion is the version of the API that rendered the body, "" where there are none.
 	APIVersion string
+	// API is what answered, so that no error shows its key; nil where the answer is read from the log.
+	API *API
 }
 
 // Look is one fetch of an object, with what the version rule must know of when it was.
@@ -31,6 +33,8 @@ type Look struct {
 	Elapsed, Lag time.Duration
 	// Settles: a person has this look win over all that was there before; nil for the look that nobody has.
 	Settles *Settlement
+	// Raised: it is ordered by when it began, whatever version of its own the object carries, since it was made after one that could not be ordered by any other.
+	Raised bool
 }
 
 // Settlement is a person's word that a look is to win.
@@ -65,6 +69,8 @@ type look struct {
 	LagUS     int64     `json:"lag_us"`
 	// Settles is there in schema 2 alone: who does not know it must not take the look for one that settles nothing.
 	Settles *Settlement `json:"settles,omitempty"`
+	// Raised is there in schema 3 alone, for the same reason.
+	Raised bool `json:"raised,omitempty"`
 	// Object is the object as it was answered.
 	Object json.RawMessage `json:"object,omitempty"`
 }
@@ -72,9 +78,9 @@ type look struct {
 // Encode is the look as the body of its event. The object must be JSON.
 func (l *Look) Encode() ([]byte, error) {
 	if !l.Missing && !json.Valid(l.Body) {
-		return nil, fmt.Errorf("%s %s: the API answered no JSON: %.60q", l.ObjectType, l.ObjectID, l.Body)
+		return nil, fmt.Errorf("%s %s: the API answered no JSON: %s", l.ObjectType, l.ObjectID, l.API.Quote(string(l.Body), 60))
 	}
-	head, err := json.Marshal(look{Schema: l.schema(), Settles: l.Settles, Account: l.Account, ObjectType: l.ObjectType, ObjectID: l.ObjectID, Found: !l.Missing, APIVersion: l.APIVersion,
+	head, err := json.Marshal(look{Schema: l.schema(), Settles: l.Settles, Raised: l.Raised, Account: l.Account, ObjectType: l.ObjectType, ObjectID: l.ObjectID, Found: !l.Missing, APIVersion: l.APIVersion,
 		Date: l.Date.UTC(), ElapsedUS: l.Elapsed.Microseconds(), LagUS: l.Lag.Microseconds()})
 	if err != nil || l.Missing {
 		return head, err
@@ -85,8 +91,11 @@ func (l *Look) Encode() ([]byte, error) {
 }
 
 func (l *Look) schema() int {
-	if l.Settles != nil {
+	switch {
+	case l.Settles != nil:
 		return 2
+	case l.Raised:
+		return 3
 	}
 	return 1
 }
@@ -98,15 +107,17 @@ func DecodeLook(body []byte) (*Look, error) {
 		return nil, &Dead{Reason: "the body is no look: " + err.Error()}
 	}
 	switch {
-	case in.Schema != 1 && in.Schema != 2:
-		return nil, &Dead{Reason: fmt.Sprintf("the look has schema %d, and this release reads 1 and 2", in.Schema)}
+	case in.Schema < 1 || in.Schema > 3:
+		return nil, &Dead{Reason: fmt.Sprintf("the look has schema %d, and this release reads 1 to 3", in.Schema)}
 	case (in.Schema == 2) != (in.Settles != nil) || in.Settles != nil && in.Settles.Before.IsZero():
 		return nil, &Dead{Reason: "a look must say what it settles where it has schema 2, and only there"}
+	case (in.Schema == 3) != in.Raised:
+		return nil, &Dead{Reason: "a look must say that it was raised where it has schema 3, and only there"}
 	case in.Found != (in.Object != nil):
 		return nil, &Dead{Reason: "a look must carry its object where it has found it, and only there"}
 	case in.ElapsedUS < 0 || in.LagUS < 0 || in.Date.IsZero():
 		return nil, &Dead{Reason: "the look does not tell when it was"}
 	}
 	return &Look{Snapshot: Snapshot{Account: in.Account, ObjectType: in.ObjectType, ObjectID: in.ObjectID, Missing: !in.Found, Body: in.Object, APIVersion: in.APIVersion},
-		Settles: in.Settles, Date: in.Date, Elapsed: time.Duration(in.ElapsedUS) * time.Microsecond, Lag: time.Duration(in.LagUS) * time.Microsecond}, nil
+		Settles: in.Settles, Raised: in.Raised, Date: in.Date, Elapsed: time.Duration(in.ElapsedUS) * time.Microsecond, Lag: time.Duration(in.LagUS) * time.Microsecond}, nil
 }

@@ -177,7 +177,7 @@ type Observation struct {
 	// Partial says in words why the event carries no whole state.
 	Partial string
 
-	// Deleted: the object is gone at the provider.
+	// Deleted: the object is gone at the provider. A look that is Partial says so where a number alone orders the object's states: a person's word makes that a tombstone.
 	Deleted bool
 	// Final: a delete that is never taken back, of a type whose ids are never given again.
 	Final bool

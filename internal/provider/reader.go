@@ -10,10 +10,22 @@ type Sited interface {
 	Home(src *Source) string
 }
 
+// Housed is a Reader each of whose calls says whose objects it asks for (a shop by its address, a repository by its name), so that no key of another account answers for them.
+type Housed interface {
+	// Housed says so.
+	Housed()
+}
+
 // ObjectControl is a Reader whose credentials may be good for an account and yet not for each of its objects.
 type ObjectControl interface {
 	// ControlObject takes the place of Control before it is believed that the object is missing.
 	ControlObject(src *Source, api *API, account, objectType, objectID string) Call
+}
+
+// Typed is a Reader that also reads objects of types that a source describes, API.Types.
+type Typed interface {
+	// CheckType says what of a type cannot be.
+	CheckType(name string, t APIType) error
 }
 
 // Stepper is a Reader some of whose objects are read in two steps.

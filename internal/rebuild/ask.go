@@ -47,15 +47,15 @@ WHERE run = $1 AND job = 'rebuild' AND ended_at IS NULL`
 
 // Swap has an open rebuild put what it stages in the place of the live objects, as soon as it has caught up.
 // Errors: events.ErrNotFound, events.ErrInvalid.
-func Swap(ctx context.Context, pool *pgxpool.Pool, run int64) error {
-	done, err := pool.Exec(ctx, wantSQL, run)
+func Swap(ctx context.Context, db postgres.DB, run int64) error {
+	done, err := db.Exec(ctx, wantSQL, run)
 	if err != nil {
 		return fmt.Errorf("have run %d swapped: %w", run, err)
 	}
 	if done.RowsAffected() > 0 {
 		return nil
 	}
-	r, err := show(ctx, pool, run)
+	r, err := show(ctx, db, run)
 	if err != nil || r.Status == runs.Done {
 		return err
 	}
@@ -64,16 +64,16 @@ func Swap(ctx context.Context, pool *pgxpool.Pool, run int64) error {
 
 // Discard ends an open rebuild; the live objects stay as they are, and a processor clears what was staged. Errors: events.ErrNotFound,
 // events.ErrInvalid.
-func Discard(ctx context.Context, pool *pgxpool.Pool, run int64) error {
-	if _, err := show(ctx, pool, run); err != nil {
+func Discard(ctx context.Context, db postgres.DB, run int64) error {
+	if _, err := show(ctx, db, run); err != nil {
 		return err
 	}
-	return runs.Change(ctx, pool, run, runs.Cancelled)
+	return runs.Change(ctx, db, run, runs.Cancelled)
 }
 
 // show is a run that is a rebuild. Errors: events.ErrNotFound.
-func show(ctx context.Context, pool *pgxpool.Pool, run int64) (*runs.Run, error) {
-	r, err := runs.Show(ctx, pool, run)
+func show(ctx context.Context, db postgres.DB, run int64) (*runs.Run, error) {
+	r, err := runs.Show(ctx, db, run)
 	if err == nil && r.Job != Job {
 		err = fmt.Errorf("rebuild %d: %w: that run is a %s", run, events.ErrNotFound, r.Job)
 	}

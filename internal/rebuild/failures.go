@@ -88,7 +88,11 @@ SELECT o.event_id, o.status FROM `
 	deadAmongSQL = dead + among + deadBut
 	dead         = `
 SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDER BY o.event_id))[1], '') FROM `
-	deadBut = ` AND o.status = 'dead' AND ` + refused + ` AND ` + entered
+	deadBut = ` AND o.status = 'dead' AND ` + refused + ` AND NOT ` + outranked + ` AND ` + entered
+
+	// outranked says that what an event said is in the mirror no more, since a delete for good was applied after it, and that it is dead here because it comes after that delete.
+	outranked = `(o.reason = '` + versioning.FoundAlive + `' AND EXISTS (SELECT FROM objects m
+    WHERE m.source = o.source AND m.account = o.account AND m.object_type = o.object_type AND m.object_id = o.object_id AND m.version_final OFFSET 0))`
 )
 
 // missed stages what has entered the mirror only after it had failed here: the swap would take it out of the mirror for good. What is in the mirror and

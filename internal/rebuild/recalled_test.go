@@ -15,6 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -205,4 +207,32 @@ func TestReplayedEventsOfSinceCount(t *testing.T) {
 	w.same(t, "bases")
 	w.exec(t, `TRUNCATE bases`)
 	w.madeAnew(t, w.before, w.since, w.look)
+}
+
+// A look that found an object alive, and was applied live before the delete that came first, is dead where both are made anew in their order. The delete won live too, so that the swap takes nothing out of the
+// mirror, and asks nobody; where the mirror shows what the look said it does.
+func TestLooksThatADeleteHasOutrankedStopNoSwap(t *testing.T) {
+	t.Parallel()
+	for _, outranked := range []bool{true, false} {
+		t.Run(fmt.Sprint(outranked), func(t *testing.T) {
+			t.Parallel()
+			w := &wrong{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+			gone := w.tell(t, "gone", 0, `"deleted": true, "final": true, "object": null`)
+			look := w.answer(t, "look", 20, nil)
+			p := w.processor(t, nil)
+			applied.Apply(t, p, events.LiveRun, []int64{look})
+			if outranked {
+				applied.Apply(t, p, events.LiveRun, []int64{gone})
+			}
+			before := w.table(t, object, "objects")
+			w.start(t, "one", sim.Provider{}, quick())
+			ended := w.until(t, w.ask(t, rebuild.Order{Source: w.source, Swap: true}), func(r *runs.Run) bool { return r.Status.Final() })
+			if ended.Counts[string(versioning.Dead)] != 1 || done(ended) != outranked || !outranked && !strings.Contains(ended.Detail, "1 events that were applied live are dead now") {
+				t.Errorf("%s with %v: %s", ended.Status, ended.Counts, ended.Detail)
+			}
+			if diff := cmp.Diff(before, w.table(t, object, "objects")); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
 }

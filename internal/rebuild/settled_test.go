@@ -33,22 +33,28 @@ func (b *testBundle) settle(t *testing.T, r *rand.Rand, h *sim.History) (ids []i
 			if !asked.Settles {
 				asked.Began += r.Int64N(4_000_000_000) // behind what is unmeant too, so that it is refused
 			}
-			l := h.Answer(id, asked)
-			body, err := l.Encode()
-			if err != nil {
-				t.Fatal(err)
-			}
-			receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.source, ReceivedAt: time.UnixMicro(asked.Began).UTC().Add(l.Elapsed), Origin: events.OriginReconcile,
-				Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body, Events: []provider.Event{{Key: fmt.Sprint("settle:", i, n), Type: provider.LookType,
-					ObjectType: "thing", ObjectID: id, Fingerprint: provider.BodyFingerprint(body)}}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ids = append(ids, receipts[0][0].ID)
+			ids = append(ids, b.looked(t, h, id, fmt.Sprint("settle:", i, n), asked))
 		}
 	}
-	b.ids = append(b.ids, ids...)
 	return ids
+}
+
+// looked appends a look.
+func (b *testBundle) looked(t *testing.T, h *sim.History, id, key string, asked sim.Look) int64 {
+	t.Helper()
+	l := h.Answer(id, asked)
+	body, err := l.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.source, ReceivedAt: time.UnixMicro(asked.Began).UTC().Add(l.Elapsed), Origin: events.OriginReconcile,
+		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body, Events: []provider.Event{{Key: key, Type: provider.LookType,
+			ObjectType: "thing", ObjectID: id, Fingerprint: provider.BodyFingerprint(body)}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ids = append(b.ids, receipts[0][0].ID)
+	return receipts[0][0].ID
 }
 
 // foldedInParts has the log folded into the bases in parts, in its order, and makes the objects anew from them and the parts that are left.

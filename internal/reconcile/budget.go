@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,6 +23,8 @@ const (
 	crowdedWait = 50 * time.Millisecond
 	// longestSleep bounds a sleep, so that a row that was changed by hand is seen.
 	longestSleep = 30 * time.Second
+	// allotted is for how many days after its own a call counts: so no thirty days, from whichever hour on, have more calls than are allotted.
+	allotted = 30
 )
 
 // budget is the bucket of calls that all processes may make for one account. It lies in the database: a call takes a token and a place among
@@ -32,76 +36,107 @@ type budget struct {
 	// refill is how many tokens come back a second, burst the most there are, places the most calls at once.
 	refill, burst float64
 	places        int
+	// monthly is the most calls within thirty days, 0 for no bound.
+	monthly int
 	// lease is when a call whose process died counts as ended.
 	lease time.Duration
 	// turn lets one of this process ask at a time; freed tells it that a place came back.
 	turn, freed chan struct{}
+	// log tells when all calls are used, once for as long as they are, which told notes.
+	log  *slog.Logger
+	told atomic.Bool
 }
+
+// burstOf is how many calls may come at once.
+func burstOf(api *provider.API) float64 { return max(1, float64(api.Rate)/10) }
 
 // newBudget makes a bucket that lets no more than rate calls begin in any second: what can come at once is taken off what comes back.
-func newBudget(pool *pgxpool.Pool, source int32, account string, api *provider.API) *budget {
-	burst := max(1, float64(api.Rate)/10)
-	return &budget{pool: pool, source: source, account: account, refill: float64(api.Rate) - (burst - 1), burst: burst, places: api.Concurrency,
-		lease: api.Timeout + giveWithin, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+func newBudget(pool *pgxpool.Pool, source int32, account string, api *provider.API, log *slog.Logger) *budget {
+	burst := burstOf(api)
+	return &budget{pool: pool, source: source, account: account, refill: float64(api.Rate) - (burst - 1), burst: burst, places: api.Concurrency, monthly: api.Monthly,
+		lease: api.Timeout + giveWithin, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1), log: log}
 }
 
-// takeSQL refills and takes in one statement, which waits for others of the row and then sees what they left. What is under way past its time counts
-// no more. That a crash of the server may undo the last of these commits is no harm, so none waits for the disk.
+// bound is how many of the calls of thirty days may be made so far, 0 for all: the last tenth is for what a person asks for.
+func (b *budget) bound(asked bool) int {
+	if asked {
+		return b.monthly
+	}
+	return b.monthly - b.monthly/10
+}
+
+// takeSQL refills, takes and counts in one statement, which waits for others of the row and then sees what they left. What is under way past its time counts
+// no more, nor do the calls of days that are over; a day that has not come yet, by a clock that was set back, counts as today. That a crash of the server may undo the last of these commits
+// is no harm, so none waits for the disk.
 const takeSQL = `
-UPDATE budgets b SET (tokens, refilled_at, in_flight) = (
+UPDATE budgets b SET (tokens, refilled_at, in_flight, calls) = (
   SELECT d.tokens - CASE WHEN d.taken THEN 1 ELSE 0 END, d.now,
-    d.live || CASE WHEN d.taken THEN jsonb_build_object($3::text, extract(epoch FROM d.now) + $7::float8) ELSE '{}' END
+    d.live || CASE WHEN d.taken THEN jsonb_build_object($3::text, extract(epoch FROM d.now) + $7::float8) ELSE '{}' END,
+    d.calls || CASE WHEN d.taken THEN jsonb_build_object(d.today::text, coalesce((d.calls ->> d.today::text)::bigint, 0) + 1) ELSE '{}' END
   FROM (
-    SELECT t.now, t.tokens, t.live, t.tokens >= 1 AND b.blocked_until <= t.now AND (SELECT count(*) FROM jsonb_object_keys(t.live)) < $6::int AS taken
+    SELECT t.now, t.today, t.tokens, t.live, t.calls, t.tokens >= 1 AND b.blocked_until <= t.now AND (SELECT count(*) FROM jsonb_object_keys(t.live)) < $6::int
+      AND ($8::int = 0 OR (SELECT coalesce(sum(c.value::bigint), 0) FROM jsonb_each_text(t.calls) c) < $8) AS taken
     FROM (
-      SELECT n.now, least($5::float8, b.tokens + $4::float8 * greatest(0, extract(epoch FROM n.now - b.refilled_at)::float8)) AS tokens,
-        (SELECT coalesce(jsonb_object_agg(f.key, f.value), '{}') FROM jsonb_each(b.in_flight) f WHERE f.value::float8 > extract(epoch FROM n.now)) AS live
-      FROM (SELECT clock_now() AS now OFFSET 0) n OFFSET 0
+      SELECT n.now, n.today, least($5::float8, b.tokens + $4::float8 * greatest(0, extract(epoch FROM n.now - b.refilled_at)::float8)) AS tokens,
+        (SELECT coalesce(jsonb_object_agg(f.key, f.value), '{}') FROM jsonb_each(b.in_flight) f WHERE f.value::float8 > extract(epoch FROM n.now)) AS live,
+        (SELECT coalesce(jsonb_object_agg(c.day, c.calls), '{}') FROM (
+          SELECT least(e.key::int, n.today) AS day, sum(e.value::bigint) AS calls FROM jsonb_each_text(b.calls) e WHERE e.key::int >= n.today - $9::int GROUP BY 1) c) AS calls
+      FROM (SELECT m.now, floor(extract(epoch FROM m.now) / 86400)::int AS today FROM (SELECT clock_now() AS now OFFSET 0) m OFFSET 0) n OFFSET 0
     ) t OFFSET 0
   ) d)
 WHERE b.source = $1 AND b.account = $2
-RETURNING b.in_flight ? $3, b.tokens, extract(epoch FROM b.blocked_until - b.refilled_at)::float8, set_config('synchronous_commit', 'off', true)`
+RETURNING b.in_flight ? $3, b.tokens, extract(epoch FROM b.blocked_until - b.refilled_at)::float8, b.refilled_at, b.calls, set_config('synchronous_commit', 'off', true)`
 
 // openSQL opens a budget, full.
 const openSQL = `
 INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, $2, $3, clock_now(), clock_now(), 0, '{}')
 ON CONFLICT (source, account) DO NOTHING`
 
-// take waits until a call may begin, and names it. Errors: the context's, or the database's.
-func (b *budget) take(ctx context.Context) (call string, err error) {
+// take waits until a call may begin, names it, and reads the database's clock. asked: a person has asked for what it reads. Errors: a *spentError where all calls of thirty days are used, the
+// context's, or the database's.
+func (b *budget) take(ctx context.Context, asked bool) (call string, at reading, err error) {
 	select {
 	case b.turn <- struct{}{}:
 		defer func() { <-b.turn }()
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return "", reading{}, context.Cause(ctx)
 	}
 	call = rand.Text()
 	for {
 		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
+			return "", reading{}, context.Cause(ctx)
 		}
-		taken, wait, err := b.try(ctx, call)
-		if err != nil {
-			return "", fmt.Errorf("take from the budget of calls: %w", err)
-		}
-		if taken {
-			return call, nil
+		taken, wait, at, err := b.try(ctx, call, b.bound(asked))
+		switch spent := (*spentError)(nil); {
+		case errors.As(err, &spent):
+			b.tell(spent)
+			return "", reading{}, err
+		case err != nil:
+			return "", reading{}, fmt.Errorf("take from the budget of calls: %w", err)
+		case taken:
+			if !asked {
+				b.told.Store(false)
+			}
+			return call, at, nil
 		}
 		if err := b.sleep(ctx, wait); err != nil {
-			return "", err
+			return "", reading{}, err
 		}
 	}
 }
 
-// try takes, or says how long to wait before the next try; 0 where only a place is missing.
-func (b *budget) try(ctx context.Context, call string) (taken bool, wait time.Duration, err error) {
+// try takes, or says how long to wait before the next try; 0 where only a place is missing. bound is how many calls there may be within thirty days, 0 for any number. Errors: a *spentError.
+func (b *budget) try(ctx context.Context, call string, bound int) (taken bool, wait time.Duration, at reading, err error) {
 	// What was taken must be known, so that it can be given back: a caller that goes does not cancel this.
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "take from the budget of calls", giveWithin)
 	defer cancel()
 	var tokens, blocked float64
+	var calls map[int64]int64
 	var off string
 	for {
-		err = b.pool.QueryRow(ctx, takeSQL, b.source, b.account, call, b.refill, b.burst, b.places, b.lease.Seconds()).Scan(&taken, &tokens, &blocked, &off)
+		at.asked = time.Now()
+		err = b.pool.QueryRow(ctx, takeSQL, b.source, b.account, call, b.refill, b.burst, b.places, b.lease.Seconds(), bound, allotted).Scan(&taken, &tokens, &blocked, &at.database, &calls, &off)
+		at.told = time.Now()
 		if !errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
@@ -109,8 +144,13 @@ func (b *budget) try(ctx context.Context, call string) (taken bool, wait time.Du
 			break
 		}
 	}
+	if err == nil && !taken {
+		if until, spent := goesOn(calls, int64(bound)); spent {
+			return false, 0, at, &spentError{account: b.account, bound: bound, monthly: b.monthly, until: until, wait: until.Sub(at.database)}
+		}
+	}
 	seconds := max(blocked, (1-tokens)/b.refill, 0)
-	return taken, time.Duration(min(seconds, longestSleep.Seconds()) * float64(time.Second)), err
+	return taken, time.Duration(min(seconds, longestSleep.Seconds()) * float64(time.Second)), at, err
 }
 
 func (b *budget) sleep(ctx context.Context, wait time.Duration) error {

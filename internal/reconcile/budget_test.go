@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -180,6 +181,29 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 	})
 }
 
+// A tenth of the rate may come at once, one call at least, whoever makes them.
+func TestATenthOfTheRateMayComeAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.clock(t)
+	for rate, want := range map[int]int{1: 1, 9: 1, 20: 2, 45: 4, 300: 30} {
+		c, _ := b.client(t, "http://127.0.0.1:1", func(a *provider.API) { a.Rate, a.Concurrency = rate, 1000 })
+		n := 0
+		for ; n <= want; n++ {
+			ok, _, err := c.Try(t.Context(), fmt.Sprint("acct_", rate), fmt.Sprint(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+		}
+		if n != want {
+			t.Errorf("%d calls or more at once, of a rate of %d, want %d", n, rate, want)
+		}
+	}
+}
+
 // Waiting as long as one is told is enough.
 func TestATokenIsThereWhenItWasSaidToBe(t *testing.T) {
 	t.Parallel()
@@ -268,6 +292,28 @@ func TestAnAccountThatIsBlockedBlocksNoOther(t *testing.T) {
 		if ok, _, err := c.Try(t.Context(), account, "b"); ok != want || err != nil {
 			t.Errorf("%q: %v, %v", account, ok, err)
 		}
+	}
+}
+
+// Who goes away in the middle of a call gives its place back all the same, and at once.
+func TestACallThatIsCancelledGivesItsPlaceBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.clock(t) // which stands, so that no place comes back by itself
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	url := serve(t, func(http.ResponseWriter, *http.Request) {
+		close(arrived)
+		<-answer
+	})
+	t.Cleanup(sync.OnceFunc(func() { close(answer) }))
+	c, _ := b.client(t, url, func(a *provider.API) { a.Concurrency = 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	if _, err := c.Do(ctx, customer); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if ok, wait, err := c.Try(t.Context(), "", "next"); !ok || err != nil {
+		t.Errorf("no place after a call that was cancelled: %s, %v", wait, err)
 	}
 }
 

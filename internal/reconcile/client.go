@@ -25,8 +25,8 @@ const (
 	maxHops = 3
 	// maxHeader is the most bytes of an answer's headers.
 	maxHeader = 256 << 10
-	// shortestKey is the shortest text that is looked for where a key must not be shown: a shorter one is none, and would be found in words.
-	shortestKey = 6
+
+	userAgent = "Postern (+https://github.com/postern-gateway/postern)"
 )
 
 // Options are what a Client needs.
@@ -66,6 +66,8 @@ type Response struct {
 	Date time.Time
 	// Elapsed is how long the answer took to begin, so that Date less Elapsed is not after the call began.
 	Elapsed time.Duration
+	// Skew is how far Date was ahead of the database's clock, at least, and Widened what Date and Elapsed were changed by for it, so that they hold by either clock.
+	Skew, Widened time.Duration
 }
 
 // NewClient makes the client of a source. Close ends it.
@@ -86,7 +88,7 @@ func NewClient(o Options) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Do waits for the budget of the call's account, calls, and tells all processes where the provider wants to be left alone. What fails on the provider's
-// side, or on the way there, is a Response with its Verdict. The error is of this side: the context's, or the database's. Neither shows the key.
+// side, or on the way there, is a Response with its Verdict. The error is of this side: a *spentError, the context's, or the database's. Neither shows the key.
 func (c *Client) Do(ctx context.Context, call provider.Call) (*Response, error) {
 	at, err := c.address(call)
 	if err != nil {
@@ -130,19 +132,19 @@ func (c *Client) redirect(call provider.Call, at *url.URL, r *Response) *url.URL
 }
 
 // spent makes one request within the budget.
-func (c *Client) spent(ctx context.Context, call provider.Call, at *url.URL) (*Response, error) {
+func (c *Client) spent(ctx context.Context, call provider.Call, to *url.URL) (*Response, error) {
 	b := c.budget(call.Account)
 	asked := time.Now()
-	name, err := b.take(ctx)
+	name, at, err := b.take(ctx, call.Asked)
 	if err != nil {
 		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.o.Source, err)
 	}
 	c.o.Metrics.waited(c.o.Source, time.Since(asked))
-	r, err := c.request(ctx, call, at)
+	r, err := c.request(ctx, call, to, at)
 	if err != nil {
 		r.Verdict = provider.Verdict{Kind: provider.Trouble, Detail: cause(err)}
 	}
-	r.Verdict.Detail = c.hide(r.Verdict.Detail)
+	r.Verdict.Detail = c.o.API.Hide(r.Verdict.Detail) // what a server sends back may be quoted
 	c.o.Metrics.called(c.o.Source, r)
 	if err := b.give(ctx, name, r.Verdict); err != nil {
 		c.o.Logger.Warn("a call was not given back to its budget, which has it back by itself in a while", "source", c.o.Source, "error", err)
@@ -161,25 +163,25 @@ func (c *Client) budget(account string) *budget {
 	defer c.mu.Unlock()
 	b := c.spend[account]
 	if b == nil {
-		b = newBudget(c.o.Pool, c.o.Number, account, c.o.API)
+		b = newBudget(c.o.Pool, c.o.Number, account, c.o.API, c.o.Logger.With("source", c.o.Source))
 		c.spend[account] = b
 	}
 	return b
 }
 
 // request makes one request. The Response is never nil; with an error it has what came before.
-func (c *Client) request(ctx context.Context, call provider.Call, at *url.URL) (*Response, error) {
+func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, at reading) (*Response, error) {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "answer", c.o.API.Timeout)
 	defer cancel()
 	r := &Response{}
-	req, err := http.NewRequestWithContext(ctx, call.Method, at.String(), bytes.NewReader(call.Body))
+	req, err := http.NewRequestWithContext(ctx, call.Method, to.String(), bytes.NewReader(call.Body))
 	if err != nil {
 		return r, err
 	}
 	for name, values := range call.Header {
 		req.Header[name] = values
 	}
-	req.Header.Set("User-Agent", "Postern (+https://github.com/postern-gateway/postern)")
+	req.Header.Set("User-Agent", userAgent)
 	req.Header.Set("Cache-Control", "no-cache") // an old answer would be believed to be of now
 	c.o.Reader.Authorize(c.o.API, req.Header)
 	began := time.Now()
@@ -202,7 +204,10 @@ func (c *Client) request(ctx context.Context, call provider.Call, at *url.URL) (
 	r.Verdict = c.o.Reader.Answer(r.Status, r.Header, r.Body)
 	// What else answers may stand in front of the provider, with a clock and a pace of its own.
 	if r.Verdict.Kind == provider.Found || r.Verdict.Kind == provider.Missing {
-		c.told(now, r.Elapsed, r.Date)
+		date := r.Date
+		r.widen(at, began, now)
+		skew, first := c.told(now, r.Elapsed, date, r.Skew)
+		c.noted(r, skew, first)
 	}
 	return r, nil
 }
@@ -234,13 +239,4 @@ func cause(err error) string {
 		return u.Err.Error()
 	}
 	return err.Error()
-}
-
-// hide takes the key out of a text: what a server sends back may be quoted in an error.
-func (c *Client) hide(text string) string {
-	key := string(c.o.API.Key.Value)
-	if len(key) < shortestKey {
-		return text
-	}
-	return strings.ReplaceAll(text, key, "[hidden]")
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -126,13 +127,16 @@ func TestNoErrorShowsTheKey(t *testing.T) {
 		"location": "HTTP/1.1 302 Found\r\nLocation: http://%s/\r\nContent-Length: 0\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, _ := b.client(t, echo(t, answer), nil)
-			r, err := c.Do(t.Context(), customer)
-			if err != nil || r.Verdict.Kind != provider.Trouble {
-				t.Fatalf("%+v, %v", r, err)
-			}
-			if text := fmt.Sprintf("%v %+v", r.Verdict, r.Verdict); strings.Contains(text, "s3cret") {
-				t.Error(text)
+			coded := base64.StdEncoding.EncodeToString([]byte(key)) // as one sends user:password
+			for _, code := range []bool{false, true} {
+				c, _ := b.client(t, echo(t, answer, code), nil)
+				r, err := c.Do(t.Context(), customer)
+				if err != nil || r.Verdict.Kind != provider.Trouble {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				if text := fmt.Sprintf("%v %+v", r.Verdict, r.Verdict); strings.Contains(text, "s3cret") || strings.Contains(text, strings.TrimRight(coded, "=")) {
+					t.Error(text)
+				}
 			}
 		})
 	}
@@ -151,8 +155,8 @@ func TestNoErrorShowsTheKey(t *testing.T) {
 	}
 }
 
-// echo is a server whose answer has the credential in it.
-func echo(t *testing.T, answer string) (address string) {
+// echo is a server whose answer has the credential in it, as it came or in base64.
+func echo(t *testing.T, answer string, coded bool) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -168,6 +172,9 @@ func echo(t *testing.T, answer string) (address string) {
 			req, err := http.ReadRequest(bufio.NewReader(conn))
 			if err == nil {
 				_, credential, _ := strings.Cut(req.Header.Get("Authorization"), " ")
+				if coded {
+					credential = base64.StdEncoding.EncodeToString([]byte(credential))
+				}
 				fmt.Fprintf(conn, answer, credential)
 			}
 			_ = conn.Close()

@@ -16,6 +16,8 @@ type Clock struct {
 	// longest is that of the period that began at since, before that of the one before.
 	longest, before time.Duration
 	since           time.Time
+	// skew is the one that is farthest from 0 of the period, skewed that of the one before.
+	skew, skewed time.Duration
 }
 
 // Now is the time on the provider's clock: at most the answers' way and a second behind it, never ahead.
@@ -33,8 +35,17 @@ func (c *Clock) Longest() time.Duration {
 	return max(c.longest, c.before)
 }
 
-// told learns from an answer that began now, after elapsed; date is zero where it had none.
-func (c *Clock) told(now time.Time, elapsed time.Duration, date time.Time) {
+// Skew is the one farthest from 0 of the last five to ten minutes, of how far the provider's clock was ahead of the database's.
+func (c *Clock) Skew() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.turn(time.Now())
+	return farther(c.skew, c.skewed)
+}
+
+// told learns from an answer that began now, after elapsed; date is zero where it had none. skew is its own; it returns the one that was farthest from 0 of late, and whether that is said for
+// the first time in the period.
+func (c *Clock) told(now time.Time, elapsed time.Duration, date time.Time, skew time.Duration) (of time.Duration, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !date.IsZero() {
@@ -42,14 +53,25 @@ func (c *Clock) told(now time.Time, elapsed time.Duration, date time.Time) {
 	}
 	c.turn(now)
 	c.longest = max(c.longest, elapsed)
+	first = max(c.skew.Abs(), c.skewed.Abs()) <= tolerated && skew.Abs() > tolerated
+	c.skew = farther(c.skew, skew)
+	return farther(c.skew, c.skewed), first
+}
+
+// farther is the one of two that is farther from 0.
+func farther(a, b time.Duration) time.Duration {
+	if a.Abs() < b.Abs() {
+		return b
+	}
+	return a
 }
 
 // turn begins a new period where the last is over.
 func (c *Clock) turn(now time.Time) {
 	switch age := now.Sub(c.since); {
 	case age >= 2*remembered:
-		c.longest, c.before, c.since = 0, 0, now
+		c.longest, c.before, c.skew, c.skewed, c.since = 0, 0, 0, 0, now
 	case age >= remembered:
-		c.longest, c.before, c.since = 0, c.longest, c.since.Add(remembered)
+		c.longest, c.before, c.skew, c.skewed, c.since = 0, c.longest, 0, c.skew, c.since.Add(remembered)
 	}
 }

@@ -16,13 +16,13 @@ func TestClock(t *testing.T) {
 			t.Errorf("before any answer: %s, %s", c.Now(), c.Longest())
 		}
 		tell := func(elapsed, ahead time.Duration) {
-			c.Told(time.Now(), elapsed, time.Now().Add(ahead))
+			c.Told(time.Now(), elapsed, time.Now().Add(ahead), 0)
 		}
 		tell(3*time.Second, -time.Minute)
 		if got := time.Until(c.Now()); got != -time.Minute {
 			t.Errorf("ahead by %s", got)
 		}
-		c.Told(time.Now(), time.Second, time.Time{})
+		c.Told(time.Now(), time.Second, time.Time{}, 0)
 		if got := time.Until(c.Now()); got != -time.Minute || c.Longest() != 3*time.Second {
 			t.Errorf("after an answer without Date: ahead by %s, longest %s", got, c.Longest())
 		}

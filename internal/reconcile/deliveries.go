@@ -52,6 +52,9 @@ func (w *work) deliveries(ctx context.Context, lister provider.DeliveryLister) (
 	if w.order.Account != "" {
 		return "", runs.Refuse(fmt.Errorf("what the webhooks of source %s were sent is read for all accounts at once: ask without one", w.source.Name))
 	}
+	if _, err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
+		return "", err
+	}
 	if err := w.begin(ctx); err != nil {
 		return "", err
 	}
@@ -77,11 +80,14 @@ func (w *work) deliveries(ctx context.Context, lister provider.DeliveryLister) (
 }
 
 // kept is how far back the provider knows.
-func (w *work) kept() time.Duration {
-	if sent, ok := w.source.Reader.(provider.DeliveryLister); ok {
-		return min(sent.DeliveriesKept(), w.Settings.Kept)
+func (f *fetcher) kept() time.Duration {
+	if sent, ok := f.source.Reader.(provider.DeliveryLister); ok {
+		return min(sent.DeliveriesKept(), f.Settings.Kept)
 	}
-	return w.Settings.Kept
+	if timed, ok := f.source.Reader.(provider.TimedLister); ok {
+		return min(timed.EventsKept(), f.Settings.Kept)
+	}
+	return f.Settings.Kept
 }
 
 // hook reads what one webhook was sent, back to a page that is older than the run's time as a whole: what was sent at once may be listed in any order.
@@ -96,7 +102,7 @@ func (s *sending) hook(ctx context.Context, hook string) (runs.Status, error) {
 		}
 		page, next, err := s.lister.DeliveryPage(a.Header, a.Body)
 		if err != nil {
-			return "", fmt.Errorf("source %s: %w", s.source.Name, err)
+			return "", fmt.Errorf("source %s: %w", s.source.Name, s.hide(err))
 		}
 		if status, err := s.page(ctx, hook, page); err != nil || status != runs.Running {
 			return status, err
@@ -257,7 +263,7 @@ func (s *sending) body(ctx context.Context, hook string, e *sentEvent) (*events.
 		}
 		d, err := s.lister.ReadDelivery(a.Body)
 		if err != nil {
-			last = &unreadError{fmt.Sprintf("delivery %s: %v", one.ID, err)}
+			last = &unreadError{fmt.Sprintf("delivery %s: %v", one.ID, s.hide(err))}
 			continue
 		}
 		return s.delivery(e, d)
@@ -267,7 +273,7 @@ func (s *sending) body(ctx context.Context, hook string, e *sentEvent) (*events.
 
 // delivery is what was read as it is appended.
 func (s *sending) delivery(e *sentEvent, d *provider.Delivery) (*events.Delivery, error) {
-	d.ReceivedAt = time.Now().UTC()
+	d.ReceivedAt = s.received()
 	named, err := s.source.Provider.Identify(s.source.Config, d)
 	if err != nil {
 		s.counts[Seen]++
@@ -275,7 +281,7 @@ func (s *sending) delivery(e *sentEvent, d *provider.Delivery) (*events.Delivery
 		return nil, nil
 	}
 	if !slices.ContainsFunc(named, func(n provider.Event) bool { return n.Key == e.key }) {
-		return nil, &unreadError{fmt.Sprintf("the API answered another event for %.100q", e.key)}
+		return nil, &unreadError{fmt.Sprintf("the API answered another event for %s", s.source.API.Quote(e.key, 100))}
 	}
 	return &events.Delivery{Source: s.order.Source, ReceivedAt: d.ReceivedAt, Origin: events.OriginReconcile, Headers: events.AppendHeaders(nil, s.source.Provider.Headers(), d),
 		Verification: s.proof, Body: d.Body, Events: named}, nil

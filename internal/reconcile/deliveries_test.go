@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,16 +116,7 @@ func (f *forge) run(t *testing.T, o reconcile.Order) *runs.Run {
 func (f *forge) take(t *testing.T, d *provider.Delivery) (duplicate, conflict bool) {
 	t.Helper()
 	d.ReceivedAt = f.fake.Now()
-	named, err := github.GitHub{}.Identify(f.config, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	receipts, err := events.Append(t.Context(), f.gateway, []events.Delivery{{Source: f.number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
-		Headers: events.AppendHeaders(nil, github.GitHub{}.Headers(), d), Verification: []byte(`{}`), Body: d.Body, Events: named}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := receipts[0][0]
+	r := applied.Take(t, f.gateway, f.Sources["code"], d)[0]
 	if !r.Duplicate {
 		applied.Apply(t, f.proc, 0, []int64{r.ID})
 	}
@@ -245,6 +238,51 @@ func TestDeliveriesThatAreNotGiven(t *testing.T) {
 			again := f.run(t, reconcile.Order{What: reconcile.Events})
 			if sent != unread || r.Counts[reconcile.Redelivered] != unread || again.Status != runs.Done || again.Counts[reconcile.Missing] != 0 {
 				t.Errorf("%d were sent again; then %s with %v: %s", sent, again.Status, again.Counts, again.Detail)
+			}
+		})
+	}
+}
+
+// A body that cannot be read while nothing answers is not given up: the run waits until the API is well, and has all of them. Where the API is well but for the bodies, they are unread, and the run fails.
+func TestDeliveriesWhileNothingAnswers(t *testing.T) {
+	t.Parallel()
+	for _, all := range []bool{true, false} {
+		t.Run(fmt.Sprint("all is down: ", all), func(t *testing.T) {
+			t.Parallel()
+			f := newForge(t, githubfake.Options{Seed: 2, Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 100}}, func(api *provider.API) {
+				api.Hooks = api.Hooks[:1] // so that no other call comes behind the bodies
+			})
+			f.fake.Live(20)
+			f.fake.Advance(time.Hour)
+			var down, well atomic.Bool
+			f.carry(t, meddling{f.reads.Caller, func(c provider.Call) *reconcile.Response {
+				body := strings.Contains(c.Path, "/deliveries/")
+				if body {
+					down.Store(all)
+				}
+				if !well.Load() && (body || down.Load()) {
+					return failing(http.StatusBadGateway)
+				}
+				return nil
+			}})
+			run, err := runs.Ask(t.Context(), f.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: f.number, What: reconcile.Events}, Who: "test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := f.Until(t, run, func(r *runs.Run) bool { return r.Troubles > 0 || r.Status.Final() })
+			if !all {
+				if r.Status != runs.Failed || r.Counts[reconcile.Unread] < 5 || r.Counts[reconcile.Missing] != 0 || !strings.Contains(r.Detail, "502") {
+					t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+				}
+				return
+			}
+			if r.Status.Final() || r.Counts[reconcile.Unread] != 0 {
+				t.Fatalf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+			}
+			well.Store(true)
+			r = f.Until(t, run, func(r *runs.Run) bool { return r.Status.Final() })
+			if r.Status != runs.Done || r.Counts[reconcile.Unread] != 0 || r.Counts[reconcile.Missing] < 5 {
+				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
 		})
 	}

@@ -19,12 +19,15 @@ type Report struct {
 	Account string `json:"account"`
 	// Types are in the order of their names; those that the run has not come to are not among them.
 	Types []TypeReport `json:"types"`
+	// SkewSeconds is by how much the API's clock and the database's have differed; 0 where it is no more than is tolerated, or where the run has not ended.
+	SkewSeconds int64 `json:"skew_seconds"`
 }
 
 // TypeReport is what a run has met of the objects of a type.
 type TypeReport struct {
 	ObjectType string `json:"object_type"`
-	// Phase is what the run does: list, ghosts (what was not listed is asked for by its name), graves (what is missing becomes tombstones), done.
+	// Phase is what the run does: list, ghosts (what was not listed is asked for by its name), graves (what is missing becomes tombstones), proposed (it waits until a person can
+	// be asked for all types), done, rare (it was passed over: the mirror has none, and the list costs much), unlisted (it was passed over: the API refuses its list).
 	Phase string `json:"phase"`
 	// Since and Until bound the changes that were asked for, on the provider's clock; zero where everything was.
 	Since events.Instant `json:"since"`
@@ -33,11 +36,15 @@ type TypeReport struct {
 	Began events.Instant `json:"began"`
 	// Restarts is how often the list was begun again, since its cursor was no longer known.
 	Restarts int `json:"restarts"`
+	// PassedOver are the parts of the list (repositories) that could not be read, or not to their end.
+	PassedOver []PassedOver `json:"passed_over"`
+	// Why is what the API answered of a type that is unlisted; "" of others.
+	Why string `json:"why"`
 	Tally
 }
 
 const (
-	reportSQL = `SELECT s.name, w.account FROM sweeps w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
+	reportSQL = `SELECT s.name, w.account, coalesce((SELECT r.counts ->> 'skew_seconds' FROM runs r WHERE r.run = w.run)::bigint, 0) FROM sweeps w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
 
 	typesSQL = `SELECT s.object_type, ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 ORDER BY s.object_type`
 )
@@ -45,7 +52,7 @@ const (
 // Drift returns what a run over objects has met so far. Errors: events.ErrNotFound.
 func Drift(ctx context.Context, pool *pgxpool.Pool, run int64) (*Report, error) {
 	r := &Report{Run: run, Types: []TypeReport{}}
-	err := pool.QueryRow(ctx, reportSQL, run).Scan(&r.Source, &r.Account)
+	err := pool.QueryRow(ctx, reportSQL, run).Scan(&r.Source, &r.Account, &r.SkewSeconds)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("drift of run %d: %w: no run over objects that has begun has this number", run, events.ErrNotFound)
 	}
@@ -65,7 +72,7 @@ func Drift(ctx context.Context, pool *pgxpool.Pool, run int64) (*Report, error) 
 func scanType(row pgx.CollectableRow) (t TypeReport, err error) {
 	var p progress
 	err = p.scan(after{row, &t.ObjectType})
-	t.Phase, t.Restarts, t.Tally = p.phase, p.restarts, p.Tally
+	t.Phase, t.Restarts, t.PassedOver, t.Why, t.Tally = p.phase, p.restarts, p.passed, p.why, p.Tally
 	t.Since.Time, t.Until.Time, t.Began.Time = p.from, p.upTo, p.began
 	return t, err
 }

@@ -22,8 +22,15 @@ func (w *work) events(ctx context.Context) (runs.Status, error) {
 	if sent, both := w.source.Reader.(provider.DeliveryLister); both && !ok {
 		return w.deliveries(ctx, sent)
 	}
+	read := func(since, until time.Time) ([]int64, int, error) { return w.stretch(ctx, lister, since, until) }
+	if timed, by := w.source.Reader.(provider.TimedLister); by && !ok {
+		ok, read = true, func(since, until time.Time) ([]int64, int, error) { return w.timed(ctx, timed, since, until) }
+	}
 	if !ok {
 		return "", runs.Refuse(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead", w.source.Provider.Name()))
+	}
+	if status, err := w.own(ctx); err != nil || status != runs.Running {
+		return status, err
 	}
 	if err := w.begin(ctx); err != nil {
 		return "", err
@@ -32,7 +39,7 @@ func (w *work) events(ctx context.Context) (runs.Status, error) {
 	for w.hold.Cursor < w.hold.Bound {
 		since := time.UnixMicro(w.hold.Cursor).UTC()
 		until := time.UnixMicro(min(since.Add(span).UnixMicro(), w.hold.Bound)).UTC()
-		fresh, pages, err := w.stretch(ctx, lister, since, until)
+		fresh, pages, err := read(since, until)
 		if err != nil {
 			return "", err
 		}
@@ -62,9 +69,6 @@ func (w *work) begin(ctx context.Context) error {
 	}
 	if _, err := w.Pool.Exec(ctx, forgottenSQL, w.order.Source, w.order.Account); err != nil {
 		return fmt.Errorf("forget what ended runs have read: %w", err)
-	}
-	if _, err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
-		return err
 	}
 	now := w.source.Caller.Now()
 	if w.hold.Bound == 0 {
@@ -171,7 +175,7 @@ func (w *work) list(ctx context.Context, lister provider.EventLister, list event
 		}
 		bodies, next, err := lister.EventPage(w.named(w.order.Account), a.Body)
 		if err != nil {
-			return 0, fmt.Errorf("source %s: %w", w.source.Name, err)
+			return 0, fmt.Errorf("source %s: %w", w.source.Name, w.hide(err))
 		}
 		if err := use(bodies); err != nil {
 			return 0, err

@@ -2,6 +2,8 @@ package reconcile
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,7 +13,33 @@ import (
 
 // Try takes from a budget if it can at once.
 func (c *Client) Try(ctx context.Context, account, call string) (taken bool, wait time.Duration, err error) {
-	return c.budget(account).try(ctx, call)
+	b := c.budget(account)
+	taken, wait, _, err = b.try(ctx, call, b.bound(false))
+	return taken, wait, err
+}
+
+// TryAsked takes as what a person has asked for does.
+func (c *Client) TryAsked(ctx context.Context, account, call string) (taken bool, wait time.Duration, err error) {
+	b := c.budget(account)
+	taken, wait, _, err = b.try(ctx, call, b.bound(true))
+	return taken, wait, err
+}
+
+// Forget has whose the keys are shown again, as another configuration does.
+func (s *Sources) Forget() { s.shows.forget() }
+
+// UsedUp is what a call meets whose account has no calls left for a while.
+func UsedUp(wait time.Duration) error {
+	return fmt.Errorf("call it: %w", &spentError{bound: 9, monthly: 10, wait: wait})
+}
+
+// Spent is how long calls must wait that an error says are used, and until when.
+func Spent(err error) (wait time.Duration, until time.Time, ok bool) {
+	var spent *spentError
+	if ok = errors.As(err, &spent); ok {
+		wait, until = spent.wait, spent.until
+	}
+	return wait, until, ok
 }
 
 // Give ends a call of a budget.
@@ -20,8 +48,13 @@ func (c *Client) Give(ctx context.Context, account, call string, v provider.Verd
 }
 
 // Told lets the clock learn from an answer.
-func (c *Clock) Told(now time.Time, elapsed time.Duration, date time.Time) {
-	c.told(now, elapsed, date)
+func (c *Clock) Told(now time.Time, elapsed time.Duration, date time.Time, skew time.Duration) (of time.Duration, first bool) {
+	return c.told(now, elapsed, date, skew)
+}
+
+// Widen holds an answer against the database's clock, which showed a time at some moment from asked to told; its call was made from began to now.
+func (r *Response) Widen(database, asked, told, began, now time.Time) {
+	r.widen(reading{database: database, asked: asked, told: told}, began, now)
 }
 
 // ClosePool takes the database away from a client.
@@ -44,8 +77,9 @@ func Changing(volatile []string, path string) bool {
 
 // GatherSQL makes hints of what owes a look, and TakeHintsSQL takes those that are due.
 const (
-	GatherSQL    = gatherSQL
-	TakeHintsSQL = takeHintsSQL
+	GatherSQL       = gatherSQL
+	ForgetParkedSQL = forgetParkedSQL
+	TakeHintsSQL    = takeHintsSQL
 )
 
 // FromAfter is from when changes are asked for, after a row of a sweep that asked from a time was read.

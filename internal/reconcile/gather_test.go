@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -34,10 +35,28 @@ func TestGatheringWritesWhatIsNew(t *testing.T) {
 	}
 	gather()
 	b.db.Exec(t, `DELETE FROM hints WHERE object_id = 'obj_000003'`)
-	b.db.Exec(t, `UPDATE hints SET gaps = '[]', due = now() + interval '1 day' WHERE object_id = 'obj_000005'`)
+	b.db.Exec(t, `UPDATE hints SET gaps = '[]', after = 0, due = now() + interval '1 day' WHERE object_id = 'obj_000005'`)
 	const writtenSQL = `SELECT object_id || ' ' || (due <= now()) || ' ' || coalesce(gaps::text, 'none') FROM hints WHERE xmax <> 0 OR object_id IN ('obj_000003', 'obj_000005') ORDER BY object_id`
 	gather()
-	if got := b.db.Rows(t, writtenSQL); len(got) != 2 || got[0] != "obj_000003 true none" || got[1] != "obj_000005 true none" {
+	if got := b.db.Rows(t, writtenSQL); len(got) != 2 || got[0] != "obj_000003 true none" || got[1] != "obj_000005 true []" {
 		t.Errorf("written or locked: %d, %.200q", len(got), got)
+	}
+	const placesSQL = `SELECT ctid::text || xmin::text || xmax::text FROM hints WHERE object_id = 'obj_000005'` // which a hint that has been made due for its doubt keeps
+	was := b.db.Rows(t, placesSQL)
+	gather()
+	if now := b.db.Rows(t, placesSQL); !slices.Equal(now, was) {
+		t.Errorf("a hint was written again: %q, now %q", was, now)
+	}
+}
+
+// A parked hint of an object that owes nothing is forgotten, but not while changes of it were not seen.
+func TestParkedHintsOfUnseenChangesStay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
+	b.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, gaps) SELECT 1, '', 'thing', id, 'in doubt', now(), 'infinity', 0, gaps FROM (VALUES ('a', NULL), ('b', '[]'::jsonb)) AS v(id, gaps)`)
+	b.db.Exec(t, reconcile.ForgetParkedSQL, 1, "", "", "", 10)
+	if left := b.db.Rows(t, `SELECT object_id FROM hints`); !slices.Equal(left, []string{"b"}) {
+		t.Errorf("%q are left", left)
 	}
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -16,11 +16,12 @@ import (
 const (
 	// walkAtOnce is how many rows of the mirror one step of the walk looks at, and confirmAtOnce how many objects are asked for by their names between two checkpoints.
 	walkAtOnce, confirmAtOnce = 5000, 100
-	// More than fewGhosts tombstones that are more than one in ghostShare of the living objects of the type want a person's approval, and so do as many more than were approved.
+	// More than fewGhosts tombstones that are more than one in ghostShare of the living objects want a person's approval, of a type and of all types of the run, and so do as many more than were approved.
 	fewGhosts, ghostShare = 20, 100
 )
 
-// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that live here, whose window ends before the list began, and were not listed. What was listed is
+// walkSQL is a stretch of the walk through the mirror: the last object of it, and those that live here, were not listed, and were seen before the list began, or may have been: an event that came late
+// tells of any time before it came. What was listed is
 // looked up for each object: a NOT EXISTS may become a join that reads all that was listed, in each stretch. Only of what was not listed the rows themselves are read; the index tells the rest.
 const walkSQL = `
 WITH page AS MATERIALIZED (
@@ -30,10 +31,10 @@ WITH page AS MATERIALIZED (
 )
 SELECT coalesce((SELECT p.object_id FROM page p ORDER BY p.object_id DESC LIMIT 1), ''), coalesce(array_agg(u.object_id ORDER BY u.object_id), '{}')
 FROM unlisted u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = u.object_id AND NOT o.deleted
-  AND o.version_at > -9223372036854775808 AND o.window_hi < $5 LIMIT 1) o`
+  AND o.version_at > -9223372036854775808 AND o.window_lo < $5 LIMIT 1) o`
 
-// unlisted walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
-func (s *sweep) unlisted(ctx context.Context) (runs.Status, error) {
+// walk walks through the mirror for objects that were not listed, and asks for each by its name. What is missing there is kept until the whole walk is done.
+func (s *sweep) walk(ctx context.Context) (runs.Status, error) {
 	if s.asked > 0 && s.hold.Detail != "" { // it was approved, and waits for nobody any more
 		if err := s.hold.Note(ctx, ""); err != nil {
 			return "", err
@@ -75,12 +76,14 @@ func (s *sweep) confirm(ctx context.Context, ids []string, to *place) (runs.Stat
 	if err := s.ask(ctx, items); err != nil {
 		return "", err
 	}
+	items = choose(items, func(it *item) bool { return !it.out })
 	to.gone = choose(items, (*item).gone)
 	if err := s.believeAll(ctx, to.gone); err != nil {
 		return "", err
 	}
 	to.gone = choose(to.gone, (*item).gone)
 	to.met = choose(items, func(it *item) bool { return !it.gone() })
+	to.hidden = choose(to.met, (*item).alive)
 	return s.pass(ctx, to.met, to)
 }
 
@@ -131,60 +134,21 @@ func (s *sweep) keepGhosts(ctx context.Context, tx pgx.Tx, gone []*item) error {
 }
 
 const (
-	countGhostsSQL = `SELECT count(*) FROM ghosts WHERE run = $1 AND object_type = $2`
-
-	livingSQL = `SELECT count(*) FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND NOT o.deleted AND o.version_at > -9223372036854775808`
-
-	askedSQL = `UPDATE sweeps s SET phase = 'ghosts', cursor = '', asked = $3, updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
-
-	dropGhostsSQL = `DELETE FROM ghosts WHERE run = $1 AND object_type = $2`
-)
-
-// stop asks a person where the run would make too many tombstones, or many more than were approved. What was said to be missing is forgotten then: once the run is approved, it is asked for
-// again.
-func (s *sweep) stop(ctx context.Context) (runs.Status, error) {
-	if s.order.DryRun {
-		return runs.Running, nil
-	}
-	var dead, living int64
-	if err := s.Pool.QueryRow(ctx, countGhostsSQL, s.hold.Run.Run, s.objectType).Scan(&dead); err != nil {
-		return "", fmt.Errorf("count ghosts: %w", err)
-	}
-	if dead-s.asked <= fewGhosts {
-		return runs.Running, nil
-	}
-	if err := s.Pool.QueryRow(ctx, livingSQL, s.order.Source, s.order.Account, s.objectType).Scan(&living); err != nil {
-		return "", fmt.Errorf("count living objects: %w", err)
-	}
-	if (dead-s.asked)*ghostShare <= living {
-		return runs.Running, nil
-	}
-	detail := fmt.Sprintf("%d of %d living objects of type %s are here, and missing in the API of source %s: to delete so many a person must approve it (postern runs approve %d --reason WHY); is the key of the account that the mirror is of?",
-		dead, living, s.objectType, s.source.Name, s.hold.Run.Run)
-	err := postgres.InTx(ctx, s.Pool, "ask for approval", keepWithin, func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.hold.Propose(ctx, tx, detail); err != nil {
-			return err
-		}
-		if err := s.scan(tx.QueryRow(ctx, askedSQL, s.hold.Run.Run, s.objectType, dead)); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, dropGhostsSQL, s.hold.Run.Run, s.objectType)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	return runs.Proposed, nil
-}
-
-const (
 	someGhostsSQL = `SELECT object_id, date, elapsed_us, body FROM ghosts WHERE run = $1 AND object_type = $2 ORDER BY object_id LIMIT $3`
 
-	// buriedSQL counts ghosts whose tombstones are in the log; $4 and $5 are how many of them are mended and left.
+	// buriedSQL counts ghosts whose tombstones are in the log; $4 and $5 are how many of them are mended and left. All of them are met then, so that no other walk of the run counts one again. What is ahead of its tombstone
+	// was no ghost: it is met as what is listed is.
 	buriedSQL = `
-WITH buried AS (DELETE FROM ghosts g WHERE g.run = $1 AND g.object_type = $2 AND g.object_id = ANY($3::text[]) RETURNING g.object_id)
-UPDATE sweeps s SET ghosts = s.ghosts + (SELECT count(*) FROM buried), mended = s.mended + $4, remaining = s.remaining + $5, updated_at = clock_now()
-WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+WITH buried AS (
+  DELETE FROM ghosts g WHERE g.run = $1 AND g.object_type = $2 AND g.object_id = ANY($3::text[]) RETURNING g.object_id
+), met AS (
+  INSERT INTO listed (run, object_type, object, remains, odd) SELECT $1, $2, hashtextextended(d.id, 0), d.result = 'left', d.result <> 'ahead' FROM unnest($3::text[], $6::text[]) AS d(id, result) ON CONFLICT DO NOTHING RETURNING object
+), n AS (
+  SELECT count(*) FILTER (WHERE b.object_id IS NOT NULL AND d.result <> 'ahead') AS ghosts, count(*) FILTER (WHERE m.object IS NOT NULL AND d.result = 'ahead') AS ahead
+  FROM unnest($3::text[], $6::text[]) AS d(id, result) LEFT JOIN buried b ON b.object_id = d.id LEFT JOIN met m ON m.object = hashtextextended(d.id, 0)
+)
+UPDATE sweeps s SET ghosts = s.ghosts + n.ghosts, checked = s.checked + n.ahead, ahead = s.ahead + n.ahead, mended = s.mended + $4, remaining = s.remaining + $5, updated_at = clock_now()
+FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 	ghostDriftSQL = `
 INSERT INTO drifts (run, source, account, object_type, object_id, kind, event_id, result, reason)
@@ -194,8 +158,8 @@ ON CONFLICT (run, object_type, object_id) DO UPDATE SET kind = excluded.kind, ev
 
 // graves appends a tombstone for each object that is missing there, unless a person is to be asked first, and ends the sweep.
 func (s *sweep) graves(ctx context.Context) (runs.Status, error) {
-	if status, err := s.stop(ctx); err != nil || status != runs.Running {
-		return status, err
+	if stopped, err := s.stop(ctx); err != nil || stopped {
+		return runs.Running, err
 	}
 	for {
 		ghosts, err := s.ghosts(ctx)
@@ -244,7 +208,10 @@ func (s *sweep) bury(ctx context.Context, ghosts []*item) (runs.Status, error) {
 		all[i] = outcome{id: it.id, counted: true}
 	}
 	if !s.order.DryRun {
-		ds, of := s.deliveries(ghosts)
+		ds, of, err := s.deliveries(ctx, ghosts)
+		if err != nil {
+			return "", err
+		}
 		ids, err := s.enter(ctx, ds)
 		if err != nil {
 			return "", err
@@ -258,6 +225,9 @@ func (s *sweep) bury(ctx context.Context, ghosts []*item) (runs.Status, error) {
 		if all, err = s.became(ctx, ghosts); err != nil {
 			return "", err
 		}
+		for i, it := range ghosts {
+			all[i].ahead = it.bad == "" && it.kind == ahead
+		}
 	}
 	return runs.Running, s.buried(ctx, all)
 }
@@ -265,18 +235,18 @@ func (s *sweep) bury(ctx context.Context, ghosts []*item) (runs.Status, error) {
 // buried keeps what became of ghosts.
 func (s *sweep) buried(ctx context.Context, all []outcome) error {
 	t := told(all)
+	differ := told(slices.DeleteFunc(slices.Clone(all), func(o outcome) bool { return o.ahead }))
+	few := min(len(differ.ids), max(0, s.details))
 	if s.order.DryRun {
 		t.mended, t.left = 0, 0
-		for i := range t.results {
-			t.results[i] = ""
-		}
+		clear(t.results)
+		clear(differ.results)
 	}
-	few := min(len(all), max(0, s.details))
 	err := s.change(ctx, "keep what became of ghosts", func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, ghostDriftSQL, s.hold.Run.Run, s.order.Source, s.order.Account, s.objectType, t.ids[:few], t.events[:few], t.results[:few], t.reasons[:few]); err != nil {
+		if _, err := tx.Exec(ctx, ghostDriftSQL, s.hold.Run.Run, s.order.Source, s.order.Account, s.objectType, differ.ids[:few], differ.events[:few], differ.results[:few], differ.reasons[:few]); err != nil {
 			return err
 		}
-		return s.scan(tx.QueryRow(ctx, buriedSQL, s.hold.Run.Run, s.objectType, t.ids, t.mended, t.left))
+		return s.scan(tx.QueryRow(ctx, buriedSQL, s.hold.Run.Run, s.objectType, t.ids, t.mended, t.left, t.results))
 	})
 	if err == nil {
 		s.details -= few

@@ -123,6 +123,24 @@ func TestWhatIsListedIsOfItsType(t *testing.T) {
 	}
 }
 
+// What another sweep was told of, which is not done yet, hides no ghost from this one: it may be gone since.
+func TestWhatIsListedIsOfItsRun(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "gone_", 1, 1)
+	before := b.order(t, reconcile.Order{What: reconcile.Objects})
+	if err := runs.Change(t.Context(), b.Operator, before, runs.Paused); err != nil {
+		t.Fatal(err)
+	}
+	b.DB.Exec(t, `INSERT INTO listed (run, object_type, object) VALUES ($1, 'thing', hashtextextended('gone_1', 0))`, before)
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 21, reconcile.Equal: 20, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	if n := one[int](t, b, `SELECT count(*) FROM listed`); n != 1 {
+		t.Errorf("the paused sweep is left with %d objects that were listed", n)
+	}
+}
+
 // Whoever ends, or is paused, while ghosts are looked for has asked nobody yet; whoever goes on asks before the first tombstone.
 func TestTombstonesOfAPausedRunAreApproved(t *testing.T) {
 	t.Parallel()
@@ -178,7 +196,7 @@ func TestNothingButWhatWasToldOfIsBuried(t *testing.T) {
 	if err := runs.Approve(t.Context(), b.Operator, run, "me", "they are gone"); err != nil {
 		t.Fatal(err)
 	}
-	counted(t, b.ended(t, run), map[string]int64{reconcile.Seen: 500, reconcile.Equal: 452, reconcile.Ghosts: 48, reconcile.Mended: 48})
+	counted(t, b.ended(t, run), map[string]int64{reconcile.Seen: 500, reconcile.Equal: 452, reconcile.Hidden: 432, reconcile.Ghosts: 48, reconcile.Mended: 48})
 }
 
 // A few more are missing once the run is approved, since time has passed: that needs nobody. Where many more are, somebody is asked again.
@@ -228,13 +246,70 @@ func TestGhostWithALateEvent(t *testing.T) {
 	}
 }
 
+// Where an own version may stand still, a row is taken to be true until its event was received, which may have come late. An object that is gone is a ghost all the same, and the type is proven
+// past it.
+func TestGhostWhoseEventCameLate(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, manyAliveSQL, "thing", "gone_", 1, 1)
+	b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'gone_1'`, b.api.now.Add(time.Minute).UnixMicro())
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 21, reconcile.Equal: 20, reconcile.Ghosts: 1, reconcile.Mended: 1})
+}
+
+// An object that was deleted and made again is missing here, however late its delete came.
+func TestADeleteThatCameLateHidesNoRebirth(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'), exact_hash = sha256('-null'), tie_set = '[]', version_at = version_at - 10, window_hi = $1
+		WHERE object_id = 'obj_2'`, b.api.now.Add(time.Minute).UnixMicro())
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Missing: 1, reconcile.Mended: 1})
+	if wrong := b.wrong(t); len(wrong) > 0 {
+		t.Errorf("after the sweep: %v", wrong)
+	}
+}
+
+// Events tell their time in seconds, so that nothing is proven in the middle of one: an event of its beginning may be here, and one of its end not.
+func TestNothingIsProvenInTheMiddleOfASecond(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.carry(t, b.runner())
+	b.sweep(t, reconcile.Order{})
+	if until := b.proven(t); until.IsZero() || until != until.Truncate(time.Second) {
+		t.Errorf("proven until %s", until)
+	}
+}
+
+// What is listed and yet missing by its name is left as it is, and proves nothing: nobody has asked whether the key may read it.
+func TestWhatIsListedAndMissingIsLeft(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'), exact_hash = sha256('old'), tie_set = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path == "/things/obj_3" {
+			return b.answer(provider.Missing, nil), nil
+		}
+		return nil, nil
+	}
+	b.carry(t, b.runner())
+	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Different: 1, reconcile.Left: 1})
+	if n := b.looks(t); n != 0 || !b.proven(t).IsZero() {
+		t.Errorf("%d looks, proven until %s", n, b.proven(t))
+	}
+}
+
 // What happens to an object while the list is read is no reason to ask for it, and its deletion is not this sweep's.
 func TestAnObjectOfSinceTheListBeganIsNoGhost(t *testing.T) {
 	t.Parallel()
 	b := newWorld(t, 220, living)
 	b.deliver(t, b.api.h.Events)
 	b.DB.Exec(t, manyAliveSQL, "thing", "new_", 1, 1)
-	b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'new_1'`, b.api.now.UnixMicro())
+	b.DB.Exec(t, `UPDATE objects SET version_at = $1, window_lo = $1, window_hi = $1 WHERE object_id = 'new_1'`, b.api.now.UnixMicro())
 	b.carry(t, b.runner())
 	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 20})
 	if n := b.api.made("/things/new_1"); n != 0 {

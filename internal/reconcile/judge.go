@@ -46,6 +46,8 @@ type item struct {
 	fetched bool
 	// bad is why what the API tells of it cannot be used.
 	bad string
+	// out: it is of a part of the list that was passed over, so that it was not asked for.
+	out bool
 	// began: the list knows what happened before, in microseconds; of an object without a look.
 	began int64
 	// volatile are fields that change without a version.
@@ -63,6 +65,11 @@ type item struct {
 // gone: the API was asked for the object by its name, and said that it is not there any more.
 func (it *item) gone() bool {
 	return it.fetched && it.bad == "" && it.look != nil && it.in.State.Deleted
+}
+
+// alive: the API was asked for the object by its name, and told it.
+func (it *item) alive() bool {
+	return it.fetched && it.bad == "" && it.look != nil && !it.in.State.Deleted
 }
 
 // known is what a row of the mirror says for the comparison.
@@ -88,7 +95,7 @@ func judge(row *known, it *item) kind {
 	same := row.hash == in.State.Hash || row.deleted && in.State.Deleted
 	older := in.Own && row.version.At < in.Version.At
 	switch {
-	case row.deleted && !in.State.Deleted && row.hi < in.Lo:
+	case row.deleted && !in.State.Deleted && (older || row.hi < in.Lo): // the window of a delete that came late reaches far past it
 		return missing
 	case row.deleted && !in.State.Deleted:
 		return ahead

@@ -8,12 +8,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -22,7 +22,6 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
-	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -40,11 +39,16 @@ type conditions struct {
 	down int
 	// ahead is how far this machine's clock is ahead of the account's.
 	ahead time.Duration
-	// wrongKey is the percentage of looks that find another account, an empty one, behind the API, and of runs that find the key revoked. Whoever reads lists cannot tell
-	// that an account which looks empty is another one, so that where sweeps are the key is always revoked.
+	// wrongKey is the percentage of reconciliations and of rounds of looks whose process has a wrong key.
 	wrongKey int
-	// sweeps: objects are swept too; then some change and no event tells it.
-	sweeps bool
+	// sickness is the percentage of objects that cannot be fetched by their names for some minutes.
+	sickness int
+	// unready is the percentage of what is appended that cannot be applied when it comes, and can be when the auditor does.
+	unready int
+	// sweeps is the percentage of orders that are sweeps; where there are any, some objects change and no event tells it.
+	sweeps int
+	// hides: of some objects the API says for a while that they are missing.
+	hides bool
 	// quiet: nobody reconciles before the end.
 	quiet bool
 	// waits is the longest time that passes between two things; 0: 10 s.
@@ -55,6 +59,7 @@ type conditions struct {
 // account's clock, so that a seed and a number of steps make it again.
 type life struct {
 	*conditions
+	t      *testing.T
 	db     *testkit.DB
 	seed   uint64
 	chance *rand.Rand
@@ -69,113 +74,31 @@ type life struct {
 	passes            func(context.Context) (int, error)
 	processes         int // so many have been, of which one is alive
 	mortal            mortality
-	depth             int  // of what happens in the middle of something
-	over              bool // the account lives no longer
+	depth             int          // of what happens in the middle of something
+	over              bool         // the account lives no longer
+	calling           sync.RWMutex // keeps the account's clock where it is
+	holding           []int64      // the runs in the hands of processes that live
+	spelling          sync.Mutex   // holds what follows: pages are read ahead, while another process has another key
+	spell             spell
+	spelled           int64            // the run whose key it is; 0: that of looks
+	other             *stripefake.Fake // whose key it may be
+	swept             *reconcile.Order // the last sweep that was asked for during the life
+	hidden            map[versioning.Key]*hiding
 
-	wished map[string]bool
-	wrongs []string
-	counts map[string]int
+	// wished are objects that are looked at without need, wishes the words of the last wish for each, and granted those that looks have been made for, up to the one that was seen last.
+	wished  map[string]bool
+	wishes  map[versioning.Key]string
+	granted map[string]bool
+	seen    int64
+	hashes  map[string]versioning.Hash
+	wrongs  []string
+	counts  map[string]int
 }
 
 const lifeSource = "shop"
 
-// newLife makes a life that has not begun, in a database of its own.
-func newLife(t *testing.T, c *conditions, seed uint64) *life {
-	t.Helper()
-	l := &life{conditions: c, db: testkit.Database(t), seed: seed, chance: rand.New(rand.NewPCG(seed, 71)), counts: map[string]int{}, alone: &alone{}, wished: map[string]bool{}}
-	o := c.account
-	o.Seed, o.Start = seed, time.Date(2026, time.November, 20, 12, 0, 0, 0, time.UTC)
-	l.fake = stripefake.New(t, o)
-	if c.sweeps {
-		l.past()
-	}
-	l.must(l.clock(t))
-	l.operator, l.gateway = l.db.Role(t, "operator"), l.mortalPool(t, "gateway")
-	known, err := events.RegisterSources(t.Context(), l.db.Pool, map[string]string{lifeSource: "stripe"})
-	l.must(err)
-	l.source = processor.Source{Number: known.Number[lifeSource], Config: &provider.Source{Name: lifeSource}, Provider: stripe.Stripe{}}
-	l.proc = l.processor(l.db.Role(t, "processor"))
-	l.reconciler(t)
-	return l
-}
-
-// past is what there was before anybody told us of it; of some subscriptions not even lists tell unasked.
-func (l *life) past() {
-	l.fake.SetWebhooks(stripefake.Webhooks{Swallowed: 100})
-	for _, account := range l.accounts() {
-		for _, objectType := range []string{"customer", "product", "subscription"} {
-			l.fake.Fill(account, objectType, 7)
-		}
-		l.fake.Do(account, "sub_Fill0000003", "customer.subscription.deleted")
-	}
-	l.fake.Advance(7 * time.Hour)
-	l.fake.SetWebhooks(l.account.Webhooks)
-}
-
-// clock makes the database's clock one that stands.
-func (l *life) clock(t *testing.T) error {
-	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz NOT NULL)`, `GRANT SELECT ON test_clock TO PUBLIC`, `INSERT INTO test_clock VALUES (to_timestamp(0))`,
-		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM postern.test_clock'`} {
-		if _, err := l.db.Pool.Exec(t.Context(), sql); err != nil {
-			return err
-		}
-	}
-	l.show()
-	return nil
-}
-
-// now is the time on this machine's clock.
-func (l *life) now() time.Time { return l.fake.Now().Add(l.ahead) }
-
-// show sets the database's clock to this machine's.
-func (l *life) show() {
-	_, err := l.db.Pool.Exec(context.Background(), `UPDATE test_clock SET at = $1`, l.now())
-	l.must(err)
-}
-
-// wait lets time pass.
-func (l *life) wait(d time.Duration) {
-	l.fake.Advance(d)
-	l.show()
-}
-
-func (l *life) processor(pool *pgxpool.Pool) *processor.Processor {
-	s := processor.DefaultSettings
-	s.Lanes = 1
-	p, err := processor.New(processor.Options{Pool: pool, Settings: s, ID: "life", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{lifeSource: l.source}})
-	l.must(err)
-	return p
-}
-
-// reconciler makes what reconciles, over connections on which it may die.
-func (l *life) reconciler(t *testing.T) {
-	pool := l.mortalPool(t, "processor")
-	metrics, err := reconcile.NewMetrics(prometheus.NewRegistry(), []string{lifeSource})
-	l.must(err)
-	// One call at a time, so that a seed makes one life. The rate is none: time stands still while somebody waits for it.
-	api := &provider.API{BaseURL: l.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)}, Version: stripefake.Version, Rate: 1e9, Concurrency: 1, ThinEvents: l.account.Thin,
-		Timeout: time.Second, MaxBytes: 1 << 22}
-	c, err := reconcile.NewClient(reconcile.Options{Pool: l.db.Role(t, "processor"), Number: l.source.Number, Source: lifeSource, Reader: stripe.Stripe{}, API: api, Metrics: metrics,
-		Logger: slog.New(slog.DiscardHandler)})
-	l.must(err)
-	t.Cleanup(c.Close)
-	l.caller = &caller{Client: c, life: l, looked: map[string]int{}, luck: rand.New(rand.NewPCG(l.seed, 72))}
-	sources := &reconcile.Sources{}
-	sources.Replace(&reconcile.Source{Name: lifeSource, Number: l.source.Number, Config: l.source.Config, API: api, Provider: stripe.Stripe{}, Reader: stripe.Stripe{}, Caller: l.caller})
-	s := reconcile.DefaultSettings
-	s.Span, s.MinSpan, s.MaxSpan, s.Kept = 20*time.Second, 5*time.Second, time.Hour, 6*time.Hour
-	s.Overlap, s.Settle, s.Again = 30*time.Second, 10*time.Second, time.Microsecond
-	l.runner = &reconcile.Runner{Pool: pool, Log: l.gateway, Processor: l.processor(pool), Sources: sources, Settings: s, Now: l.now}
-	l.begin()
-}
-
-// begin lets a process take the place of the one that has ended.
-func (l *life) begin() {
-	l.processes++
-	looks := &reconcile.Looks{Runner: l.runner, ID: fmt.Sprint("process ", l.processes), Logger: slog.New(slog.DiscardHandler)}
-	l.passes = looks.Passes(l.runner.Sources.All()[l.source.Number])
-}
+// lease is for how long a run is one process's that says nothing.
+const lease = 2 * time.Minute
 
 // broken ends a life whose test cannot go on.
 type broken struct{ error }
@@ -192,7 +115,7 @@ func (l *life) lives(steps int) {
 		if l.chance.IntN(100) < l.before {
 			l.something()
 		}
-		l.fake.Step()
+		l.goes(l.fake.Step)
 		if l.chance.IntN(3) == 0 {
 			l.deliver()
 		}
@@ -213,11 +136,14 @@ func (l *life) something() {
 	switch n := l.chance.IntN(12); {
 	case n < 3:
 		l.wait(time.Duration(l.chance.Int64N(int64(waits))))
+		l.unseen()
 	case n < 4:
 		l.audit()
 	case n < 5 && !l.over:
-		l.fake.Live(l.chance.IntN(3))
+		n := l.chance.IntN(3)
+		l.goes(func() { l.fake.Live(n) })
 		l.unseen()
+		l.hideOne()
 	case n < 6:
 		l.deliver()
 	case n < 7:
@@ -228,7 +154,7 @@ func (l *life) something() {
 		l.carry()
 	case n < 12 && l.depth < 3:
 		l.show()
-		defer l.trouble(func(f *stripefake.Faults) { f.Revoked, f.Blind = l.sweeps, !l.sweeps })()
+		defer l.cast(looking, 0)()
 		for range 1 + l.chance.IntN(5) {
 			l.pass()
 		}
@@ -238,7 +164,9 @@ func (l *life) something() {
 // wish has somebody want a look at an object.
 func (l *life) wish() {
 	if k, ok := l.anyObject(); ok {
-		_, err := reconcile.Wish(context.Background(), l.operator, k, "test", "to see")
+		l.counts["wishes"]++
+		l.wishes[k] = fmt.Sprint("to see, ", l.counts["wishes"])
+		_, err := reconcile.Wish(context.Background(), l.operator, k, "test", l.wishes[k])
 		l.must(err)
 	}
 }
@@ -277,23 +205,16 @@ func (l *life) glance() {
 	l.carry()
 }
 
-// trouble lets something be wrong with the key, perhaps, until the function is called.
-func (l *life) trouble(with func(*stripefake.Faults)) (over func()) {
-	f := l.account.Faults
-	if l.chance.IntN(100) < l.wrongKey {
-		with(&f)
-	}
-	l.fake.SetFaults(f)
-	return func() { l.fake.SetFaults(l.account.Faults) }
-}
-
 // anyOrder is mostly what a schedule asks for: the events since the last time. A person may ask for a time, or to be told what would happen.
 func (l *life) anyOrder() reconcile.Order {
 	o := reconcile.Order{What: reconcile.Events, Account: l.anyAccount()}
 	some := func() time.Duration { return time.Duration(l.chance.IntN(120)) * time.Second }
-	if l.sweeps && l.chance.IntN(3) == 0 {
+	if l.chance.IntN(100) < l.sweeps {
 		all := l.lists()
-		o = all[l.chance.IntN(len(all))]
+		if l.swept == nil || l.chance.IntN(2) == 0 { // else there may be two of one type at once
+			l.swept = &all[l.chance.IntN(len(all))]
+		}
+		o = *l.swept
 		o.DryRun = l.chance.IntN(5) == 0
 		return o
 	}
@@ -315,8 +236,12 @@ func (l *life) anyOrder() reconcile.Order {
 
 // lists are a sweep of each type and account that there is.
 func (l *life) lists() (all []reconcile.Order) {
+	types := []string{"charge", "customer", "invoice", "price", "product", "subscription"}
+	if len(l.account.Kinds) > 0 {
+		types = []string{"customer", "product", "subscription"} // those of the past
+	}
 	for _, account := range l.accounts() {
-		for _, objectType := range []string{"charge", "customer", "invoice", "price", "product", "subscription"} {
+		for _, objectType := range types {
 			kept := l.key(stripefake.Object{Account: account, Type: objectType}).Account
 			all = append(all, reconcile.Order{What: reconcile.Objects, Account: kept, Type: objectType})
 		}
@@ -324,13 +249,17 @@ func (l *life) lists() (all []reconcile.Order) {
 	return all
 }
 
-// unseen lets something change that no event tells.
+// unseen lets something change, or go, that no event tells.
 func (l *life) unseen() {
 	all := l.fake.Truth()
-	if !l.sweeps || len(all) == 0 {
+	if l.sweeps == 0 || l.over || len(all) == 0 {
 		return
 	}
-	if o := all[l.chance.IntN(len(all))]; !o.Deleted() {
+	switch o := all[l.chance.IntN(len(all))]; {
+	case o.Deleted():
+	case l.chance.IntN(2) == 0 && slices.Contains([]string{"customer", "price", "product"}, o.Type):
+		l.fake.Vanish(o.Account, o.ID)
+	default:
 		l.fake.SetQuietly(o.Account, o.ID, map[string]any{"metadata.unseen": fmt.Sprint(l.chance.IntN(3))})
 	}
 }
@@ -376,10 +305,12 @@ func (l *life) apply(ids []int64) {
 	l.must(err)
 }
 
-// audit applies what has no outcome.
+// audit applies what has no outcome, and again what could not be applied.
 func (l *life) audit() {
 	l.show()
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT e.id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0) ORDER BY e.id`)
+	_, err := l.db.Pool.Exec(context.Background(), `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
+	l.must(err)
+	rows, err := l.db.Pool.Query(context.Background(), `SELECT e.id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 AND o.status <> 'failed') ORDER BY e.id`)
 	l.must(err)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	l.must(err)
@@ -397,7 +328,7 @@ func (l *life) ask(o reconcile.Order) int64 {
 
 // carry takes a run that is open, if there is one, and carries it out as runs.Runner does; it may die with the lease in hand. It says whether it took one.
 func (l *life) carry() bool {
-	h, err := runs.Take(context.Background(), l.runner.Pool, fmt.Sprint("process ", l.processes), applied.Lease*15, reconcile.Job)
+	h, err := runs.Take(context.Background(), l.runner.Pool, fmt.Sprint("process ", l.processes), lease, reconcile.Job)
 	l.must(err)
 	if h == nil {
 		return false
@@ -405,12 +336,13 @@ func (l *life) carry() bool {
 	l.counts["taken"]++
 	var o reconcile.Order
 	l.must(json.Unmarshal(h.Asked, &o))
-	// Of an account that looks empty nothing can tell a run over events that it is another's.
-	defer l.trouble(func(f *stripefake.Faults) {
-		f.Revoked, f.Blind = o.What == reconcile.Events, o.What != reconcile.Events
-	})()
+	defer l.cast(l.doing(&o), h.Run.Run)()
 	var status runs.Status
-	died := l.mortally(func(ctx context.Context) { status, err = l.runner.Carry(ctx, h, slog.New(slog.DiscardHandler)) })
+	l.holding = append(l.holding, h.Run.Run)
+	died := l.mortally(func(ctx context.Context) {
+		status, err = l.runner.Carry(context.WithValue(ctx, runKey{}, h.Run.Run), h, slog.New(slog.DiscardHandler))
+	})
+	l.holding = l.holding[:len(l.holding)-1]
 	switch {
 	case died:
 		l.counts["died"]++
@@ -427,7 +359,7 @@ func (l *life) carry() bool {
 	case status == runs.Running:
 		l.counts["done"]++
 		l.must(h.End(context.Background(), runs.Done, ""))
-		l.swept(h.Run.Run, &o)
+		l.addsUp(h.Run.Run, &o, h.Counts)
 	case status == runs.Proposed:
 		l.counts["proposed"]++
 		l.must(runs.Approve(context.Background(), l.operator, h.Run.Run, "test", "they are gone"))

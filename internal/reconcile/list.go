@@ -109,12 +109,18 @@ type Proven struct {
 	// Run raised it last, at At.
 	Run int64          `json:"run"`
 	At  events.Instant `json:"at"`
+	// UnlistedBy is the newest run over the type where the API refused its list, as Unlisted says why; 0 and "" where it did not: what is proven gets no newer then.
+	UnlistedBy int64  `json:"unlisted_by"`
+	Unlisted   string `json:"unlisted"`
 
 	number int32
 }
 
 const watermarksSQL = `
-SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %'
+SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at, coalesce(u.run, 0), coalesce(u.why, '')
+FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT JOIN LATERAL (
+  SELECT u.run, u.why, u.object_type FROM sweeps u WHERE u.phase = 'unlisted' AND u.source = m.source AND u.account = m.account AND u.object_type = substring(m.what FROM '^(?:type|changes) (.*)$') ORDER BY u.run DESC LIMIT 1
+) u ON NOT EXISTS (SELECT FROM sweeps d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account AND d.object_type = u.object_type AND d.run > u.run)
 WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
 ORDER BY m.source, m.account, m.what LIMIT $6`
 
@@ -134,7 +140,7 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor st
 	rows, err := pool.Query(ctx, watermarksSQL, after, account, what, first, last, limit)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Proven, err error) {
-			err = row.Scan(&p.number, &p.Source, &p.Account, &p.What, &p.Since.Time, &p.Until.Time, &p.Run, &p.At.Time)
+			err = row.Scan(&p.number, &p.Source, &p.Account, &p.What, &p.Since.Time, &p.Until.Time, &p.Run, &p.At.Time, &p.UnlistedBy, &p.Unlisted)
 			return p, err
 		})
 	}

@@ -27,6 +27,23 @@ type where struct {
 	proof   provider.Call
 }
 
+// Reads says whether the API reads an object by its name.
+func (s *Source) Reads(account, objectType, id string) bool {
+	_, ok := s.Reader.Fetch(s.Config, s.API, account, objectType, id)
+	return ok
+}
+
+// Locates says whether the API lists objects of a type, and reads them by what is known of them.
+func (s *Source) Locates(account, objectType string) bool {
+	_, locates := s.Reader.(provider.Locator)
+	lister, lists := s.Reader.(provider.ObjectLister)
+	if !locates || !lists {
+		return false
+	}
+	_, ok := lister.Lists(s.Config, s.API, account)[objectType]
+	return ok
+}
+
 // find is where an object is read: by its name, or by what is known of it, which told adds to; false where the provider's API has no call for it, or not with this key.
 func (f *fetcher) find(ctx context.Context, k versioning.Key, told []byte) (at where, ok bool, err error) {
 	k.Source = f.source.Number
@@ -49,7 +66,7 @@ func (f *fetcher) find(ctx context.Context, k versioning.Key, told []byte) (at w
 	if state == nil {
 		state = told
 	}
-	at.call, at.proof, ok = l.Locate(f.source.API, k.Type, k.ID, state, newest)
+	at.call, at.proof, ok = l.Locate(f.source.API, k.Account, k.Type, k.ID, state, newest)
 	at.located = true
 	return at, ok, nil
 }
@@ -109,6 +126,13 @@ func (f *fetcher) seen(ctx context.Context, k versioning.Key, proof provider.Cal
 		return &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name, k.Type, k.ID)}
 	}
 	a, err := f.call(ctx, proof)
+	var refused *refusedError
+	if errors.As(err, &refused) { // the list alone may be kept from the key
+		if _, err := f.control(ctx, k.Account); err != nil {
+			return err
+		}
+		return &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, and refuses the list that it would be in, so it is not believed: %s", f.source.Name, k.Type, k.ID, refused.text)}
+	}
 	if err == nil && a.Verdict.Kind != provider.Found {
 		err = &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name, k.Type, k.ID)}
 	}

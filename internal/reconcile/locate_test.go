@@ -196,7 +196,7 @@ func TestSweepOfGitHub(t *testing.T) {
 	}
 	before := len(f.fake.Requests())
 	again := f.run(t, reconcile.Order{What: reconcile.Objects, Full: true})
-	if n := len(f.fake.Requests()) - before; again.Status != runs.Done || again.Counts[reconcile.Equal] != again.Counts[reconcile.Seen] || again.Counts[reconcile.Seen] < 60 || n > 2*5+6+2 {
+	if n := len(f.fake.Requests()) - before; again.Status != runs.Done || again.Counts[reconcile.Equal] != again.Counts[reconcile.Seen] || again.Counts[reconcile.Seen] < 60 || n > int(3*f.lists()+3) { // pages of two repositories, control calls, and what goes over a page
 		t.Errorf("again, with %d calls: %s with %v: %s", n, again.Status, again.Counts, again.Detail)
 	}
 }

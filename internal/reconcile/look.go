@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -30,8 +31,12 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 	if errors.Is(err, errNoFetch) {
 		return "", runs.Refuse(fmt.Errorf("source %s, %s: %w", w.source.Name, w.order.Type, err))
 	}
-	if moved(err) {
+	var quiet *quietError
+	switch {
+	case moved(err), errors.As(err, new(*foreignError)):
 		return "", runs.Refuse(err)
+	case errors.As(err, &quiet):
+		return "", runs.Refuse(quiet.asking())
 	}
 	if err != nil {
 		return "", err
@@ -83,12 +88,15 @@ type fetcher struct {
 	proof []byte
 	// wished: somebody wanted its looks, as the proof says.
 	wished bool
+	// asked: a person asked for its look by the object's name.
+	asked bool
 	// settles is why its looks win over all that was there before; nil: they do not.
 	settles *provider.Settlement
 }
 
 // call makes a call and takes its verdict. The error of what another try cannot mend is one of runs.Refuse.
 func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) {
+	c.Asked = f.asked
 	a, err := f.source.Caller.Do(ctx, c)
 	if err != nil {
 		return nil, err
@@ -97,6 +105,7 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 	case provider.Found, provider.Missing:
 		return a, nil
 	case provider.Refused:
+		f.Sources.shows.forget()
 		if now := f.Sources.All()[f.source.Number]; now != nil && now != f.source { // another key may have been given since
 			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
 		}
@@ -106,6 +115,23 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 	}
 	return nil, &passingError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail), a.Verdict.Kind == provider.Throttled}
 }
+
+// hide takes the key out of what a reader says of an answer, which it may quote.
+func (f *fetcher) hide(err error) error {
+	if err == nil || !f.source.API.Shows(err.Error()) {
+		return err
+	}
+	return &hiddenError{err, f.source.API.Hide(err.Error())}
+}
+
+// hiddenError is an error in other words.
+type hiddenError struct {
+	error
+	text string
+}
+
+func (e *hiddenError) Error() string { return e.text }
+func (e *hiddenError) Unwrap() error { return e.error }
 
 // refusedError is an answer that the credentials may not have what was asked for.
 type refusedError struct{ text string }
@@ -138,15 +164,35 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 	if a.Date.IsZero() {
 		return nil, f.noDate()
 	}
-	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body},
+	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body, API: f.source.API},
 		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag(), Settles: f.settles}
 	if a.Verdict.Kind == provider.Missing {
-		if err := f.believe(ctx, k, at); err != nil {
+		if err := f.missing(ctx, k, at); err != nil {
 			return nil, err
 		}
 		l.Missing, l.Body = true, nil
 	}
+	it := &item{id: k.ID, look: l}
+	if it.in, err = f.read(k, l, f.received()); err != nil {
+		return nil, err
+	}
+	if err := f.raiseLooks(ctx, k, []*item{it}); err != nil {
+		return nil, err
+	}
 	return f.event(k, l)
+}
+
+// read puts a look into the terms of the rule.
+func (f *fetcher) read(k versioning.Key, l *provider.Look, received time.Time) (versioning.Input, error) {
+	obs, err := f.source.Reader.Snapshot(f.source.Config, &l.Snapshot)
+	if err != nil {
+		return versioning.Input{}, fmt.Errorf("source %s, %s %s: read what the API answered: %w", f.source.Name, k.Type, k.ID, f.hide(err))
+	}
+	in, err := versioning.FromLook(obs, l, received)
+	if err != nil {
+		return versioning.Input{}, fmt.Errorf("source %s, %s %s: %w", f.source.Name, k.Type, k.ID, err)
+	}
+	return in, nil
 }
 
 // fetch makes the call that reads an object, and the one that its answer may lead to, which is then the answer.
@@ -197,7 +243,7 @@ func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
 	}
 	bodies, _, err := lister.EventPage(f.named(k.Account), a.Body)
 	if err != nil {
-		return fmt.Errorf("source %s: %w", f.source.Name, err)
+		return fmt.Errorf("source %s: %w", f.source.Name, f.hide(err))
 	}
 	if len(bodies) == 0 {
 		return &quietError{fmt.Sprintf("the API of source %s says that %s %s is missing, and lists no event any more which would show that the key is of the account and mode that the log is of", f.source.Name, k.Type, k.ID)}
@@ -218,8 +264,8 @@ func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
 		return fmt.Errorf("look for %d keys: %w", len(keys), err)
 	}
 	if known == 0 {
-		return fmt.Errorf("the API of source %s says that an object is missing, which is believed only where the newest event that it lists is in the log: is the key of the account and mode that the log is of? If it is, "+
-			"postern reconcile %s brings the event", f.source.Name, f.source.Name)
+		return &unheardError{fmt.Sprintf("the API of source %s says that an object is missing, which is believed only where the newest event that it lists is in the log: is the key of the account and mode that the log is of? If it is, "+
+			"postern reconcile %s brings the event", f.source.Name, f.source.Name)}
 	}
 	return nil
 }
@@ -235,13 +281,9 @@ func (f *fetcher) named(account string) string {
 // event is a look as it is appended. Its key says what was seen and of which version, so that a state which comes back is another look.
 func (f *fetcher) event(k versioning.Key, l *provider.Look) (*events.Delivery, error) {
 	now := f.received()
-	obs, err := f.source.Reader.Snapshot(f.source.Config, &l.Snapshot)
+	in, err := f.read(k, l, now)
 	if err != nil {
-		return nil, fmt.Errorf("source %s, %s %s: read what the API answered: %w", f.source.Name, k.Type, k.ID, err)
-	}
-	in, err := versioning.FromLook(obs, l, now)
-	if err != nil {
-		return nil, fmt.Errorf("source %s, %s %s: %w", f.source.Name, k.Type, k.ID, err)
+		return nil, err
 	}
 	key := lookKey(k, in)
 	if f.wished {
@@ -255,7 +297,7 @@ func (f *fetcher) event(k versioning.Key, l *provider.Look) (*events.Delivery, e
 	}
 	body, err := l.Encode()
 	if err != nil {
-		return nil, fmt.Errorf("source %s: %w", f.source.Name, err)
+		return nil, fmt.Errorf("source %s: %w", f.source.Name, f.hide(err))
 	}
 	return &events.Delivery{Source: f.source.Number, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: f.proof, Body: body,
 		Events: []provider.Event{{Key: key, Type: provider.LookType, Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, OccurredAt: l.Date.UTC(),

@@ -90,6 +90,9 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 		}
 	}()
 	if !h.woken {
+		if err := h.opened(ctx); err != nil {
+			return 0, err
+		}
 		if err := h.wake(ctx); err != nil {
 			return 0, err
 		}
@@ -115,7 +118,7 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 // atOnce is how many looks are made at once: all that were taken, since the others' lease would run out meanwhile.
 func (h *hinted) atOnce() int { return min(max(1, h.source.API.Concurrency), takeHints) }
 
-// gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys. One that waits for late events need not wait any more.
+// gatherSQL makes hints of objects that owe a look, some at a time in the order of their keys. One that waits for late events need not wait any more, and stays owed for them if the doubt ends.
 // One that is parked gets another try where its object has come into doubt anew.
 // What has its hint already is left out before the insert, which would lock each row that it meets.
 const gatherSQL = `
@@ -124,14 +127,14 @@ WITH page AS MATERIALIZED (
   WHERE o.source = $1 AND o.look_after <> 0 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
   ORDER BY o.account, o.object_type, o.object_id LIMIT $5
 ), fresh AS MATERIALIZED (
-  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL AND (h.due < 'infinity' OR h.after >= p.look_after) FROM hints h
+  SELECT p.* FROM page p WHERE (SELECT h.gaps IS NULL AND h.due < 'infinity' OR h.after >= p.look_after FROM hints h
     WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id LIMIT 1) IS NOT true
 ), made AS (
   INSERT INTO hints AS h (source, account, object_type, object_id, reason, made_at, due, after)
   SELECT $1, p.account, p.object_type, p.object_id, 'in doubt', n.at, n.at, p.look_after FROM fresh p, (SELECT clock_now() AS at) n
   ORDER BY p.account, p.object_type, p.object_id
-  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = CASE WHEN h.wanted_by = '' THEN excluded.reason ELSE h.reason END, due = excluded.due, after = excluded.after, gaps = NULL
-  WHERE h.gaps IS NOT NULL OR h.due = 'infinity' AND h.after < excluded.after
+  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = CASE WHEN h.wanted_by = '' THEN excluded.reason ELSE h.reason END, due = excluded.due, after = excluded.after
+  WHERE (h.gaps IS NOT NULL OR h.due = 'infinity') AND h.after < excluded.after
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
 
@@ -209,8 +212,12 @@ func (h *hinted) settle(ctx context.Context, one hint) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if why := hopeless(err); why != nil {
+	if why := one.hopeless(err); why != nil {
 		return h.park(ctx, one, parking{why: why, after: one.after})
+	}
+	var spent *spentError
+	if errors.As(err, &spent) {
+		return h.put(ctx, one, spent.wait, one.attempts, spent)
 	}
 	if err != nil { // the API's trouble: another look later
 		return h.put(ctx, one, waitAfter(one.attempts), one.attempts+1, err)
@@ -268,7 +275,7 @@ func (h *hinted) lookFor(ctx context.Context, one hint) (*events.Delivery, error
 		if err != nil {
 			return nil, err
 		}
-		f.proof, f.wished = proof, true
+		f.proof, f.wished, f.asked = proof, true, true
 	}
 	return f.look(ctx, one.key)
 }
@@ -311,6 +318,8 @@ func (h *hinted) put(ctx context.Context, one hint, wait time.Duration, attempts
 	text := ""
 	if why != nil {
 		text = events.Text(why.Error())
+	}
+	if why != nil && !errors.As(why, new(*spentError)) { // which is told once for all
 		h.looks.Logger.Warn("look not made; tried again", "source", h.source.Name, "type", one.key.Type, "object", one.key.ID, "wait", wait, "error", why)
 	}
 	if _, err := h.Pool.Exec(ctx, putSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, wait, attempts, text); err != nil {

@@ -30,12 +30,17 @@ func (s *sweep) visit(ctx context.Context, items []*item) error {
 		return err
 	}
 	for _, it := range items {
-		if it.look != nil && it.look.Missing {
+		if it.look != nil && it.look.Missing && !s.lateGone(it.known) {
 			it.bad = errListedAndMissing.Error()
 		}
 		it.kind = judge(it.known, it)
 	}
 	return nil
+}
+
+// lateGone: the object is deleted here, since so short a time that the list cannot know.
+func (s *sweep) lateGone(row *known) bool {
+	return row != nil && row.deleted && !row.ambiguous && row.hi >= s.began.UnixMicro()
 }
 
 // ask makes a look at each of some objects, several at a time.
@@ -57,6 +62,10 @@ func (s *sweep) lookAt(ctx context.Context, it *item) (err error) {
 	at, ok, err := s.find(ctx, s.key(it.id), it.told)
 	if err != nil {
 		return err
+	}
+	if over := s.over(at.call); over != nil {
+		it.out, it.bad = true, over.Text()
+		return nil
 	}
 	if it.where = at; !ok {
 		if it.look == nil { // else what the list tells is all there is
@@ -96,7 +105,10 @@ func (s *sweep) mend(ctx context.Context, items []*item) (runs.Status, error) {
 	if len(items) == 0 {
 		return runs.Running, nil
 	}
-	ds, of := s.deliveries(items)
+	ds, of, err := s.deliveries(ctx, items)
+	if err != nil {
+		return "", err
+	}
 	ids, err := s.enter(ctx, ds)
 	if err != nil {
 		return "", err
@@ -115,7 +127,10 @@ func (s *sweep) mend(ctx context.Context, items []*item) (runs.Status, error) {
 }
 
 // deliveries are the looks at objects as they are appended, and whose each is. What cannot be read says so of its object.
-func (s *sweep) deliveries(items []*item) (ds []events.Delivery, of []*item) {
+func (s *sweep) deliveries(ctx context.Context, items []*item) (ds []events.Delivery, of []*item, err error) {
+	if err := s.raiseLooks(ctx, s.key(""), items); err != nil {
+		return nil, nil, err
+	}
 	for _, it := range items {
 		if it.bad != "" {
 			continue
@@ -127,7 +142,7 @@ func (s *sweep) deliveries(items []*item) (ds []events.Delivery, of []*item) {
 		}
 		ds, of = append(ds, *d), append(of, it)
 	}
-	return ds, of
+	return ds, of, nil
 }
 
 // enter appends deliveries of one event each, in batches, and enters them into the mirror. It returns the events, those that the log had already among them.
@@ -235,22 +250,26 @@ func (s *sweep) again(ctx context.Context) (runs.Status, error) {
 	return s.mend(ctx, items)
 }
 
-// rereadSQL forgets that what is in hand was met, and begins the list again.
+// rereadSQL forgets that what is in hand was met, and begins the list again. That uses up none of its restarts.
 const rereadSQL = `
 WITH hand AS (
-  SELECT h ->> 'id' AS id, h ->> 'kind' AS kind FROM sweeps s, jsonb_array_elements(s.hand) AS h WHERE s.run = $1 AND s.object_type = $2 AND (h ->> 'counted')::bool
+  SELECT h ->> 'id' AS id, h ->> 'kind' AS kind, (h ->> 'hidden')::bool AS hidden FROM sweeps s, jsonb_array_elements(s.hand) AS h WHERE s.run = $1 AND s.object_type = $2 AND (h ->> 'counted')::bool
 ), unmet AS (
   DELETE FROM listed l USING hand h WHERE l.run = $1 AND l.object_type = $2 AND l.object = hashtextextended(h.id, 0)
 ), n AS (
-  SELECT count(*) AS met, count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind') AS behind, count(*) FILTER (WHERE kind = 'different') AS different FROM hand
+  SELECT count(*) AS met, count(*) FILTER (WHERE kind = 'missing') AS missing, count(*) FILTER (WHERE kind = 'behind') AS behind, count(*) FILTER (WHERE kind = 'different') AS different,
+    count(*) FILTER (WHERE hidden) AS hidden FROM hand
 )
-UPDATE sweeps s SET phase = 'list', cursor = '', hand = '[]', updated_at = clock_now(), checked = s.checked - n.met,
-  missing = s.missing - n.missing, behind = s.behind - n.behind, different = s.different - n.different
+UPDATE sweeps s SET phase = 'list', cursor = '', hand = '[]', passed_over = '[]', rereads = s.rereads + 1, updated_at = clock_now(), checked = s.checked - n.met,
+  missing = s.missing - n.missing, behind = s.behind - n.behind, different = s.different - n.different, hidden = s.hidden - n.hidden
 FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
-// reread begins the list again for what is in hand.
+// reread begins the list again for what is in hand. What was said to be missing is asked for again, after it.
 func (s *sweep) reread(ctx context.Context) error {
 	return s.change(ctx, "begin a list again for what is in hand", func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, dropGhostsSQL, s.hold.Run.Run, s.objectType); err != nil {
+			return err
+		}
 		return s.scan(tx.QueryRow(ctx, rereadSQL, s.hold.Run.Run, s.objectType))
 	})
 }

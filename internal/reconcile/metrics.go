@@ -13,6 +13,7 @@ type Metrics struct {
 	calls   *prometheus.CounterVec
 	waiting *prometheus.HistogramVec
 	elapsed *prometheus.HistogramVec
+	skew    *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics of calls for some sources.
@@ -24,6 +25,9 @@ func NewMetrics(reg prometheus.Registerer, sources []string) (*Metrics, error) {
 			Help: "Time that a call waited for the budget of its account, which all processes share.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"source"}),
 		elapsed: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "postern_api_seconds",
 			Help: "Time from the beginning of a call to that of its answer.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 13)}, []string{"source"}),
+		skew: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "postern_api_clock_skew_seconds",
+			Help: "How far the clock of the API, as its answers tell it, was ahead of the database's, at least, where the two differed most in the last five to ten minutes; negative: behind. " +
+				"Above 1 or below -1 one of the clocks is wrong."}, []string{"source"}),
 	}
 	for _, source := range sources {
 		for _, kind := range provider.VerdictKinds() {
@@ -31,8 +35,9 @@ func NewMetrics(reg prometheus.Registerer, sources []string) (*Metrics, error) {
 		}
 		m.waiting.WithLabelValues(source)
 		m.elapsed.WithLabelValues(source)
+		m.skew.WithLabelValues(source)
 	}
-	for _, c := range []prometheus.Collector{m.calls, m.waiting, m.elapsed} {
+	for _, c := range []prometheus.Collector{m.calls, m.waiting, m.elapsed, m.skew} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -47,6 +52,6 @@ func (m *Metrics) waited(source string, d time.Duration) {
 func (m *Metrics) called(source string, r *Response) {
 	m.calls.WithLabelValues(source, string(r.Verdict.Kind)).Inc()
 	if r.Status != 0 {
-		m.elapsed.WithLabelValues(source).Observe(r.Elapsed.Seconds())
+		m.elapsed.WithLabelValues(source).Observe((r.Elapsed - r.Widened).Seconds())
 	}
 }

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -61,7 +60,11 @@ func (l *life) key(o stripefake.Object) versioning.Key {
 	return k
 }
 
+// hash is that of an object's state.
 func (l *life) hash(o stripefake.Object) versioning.Hash {
+	if h, ok := l.hashes[string(o.Body)]; ok {
+		return h
+	}
 	v, err := canonical.Parse(o.Body)
 	l.must(err)
 	var volatile []string
@@ -71,7 +74,8 @@ func (l *life) hash(o stripefake.Object) versioning.Hash {
 	case "charge":
 		volatile = []string{"receipt_url"}
 	}
-	return versioning.NewState(v, false, volatile).Hash
+	l.hashes[string(o.Body)] = versioning.NewState(v, false, volatile).Hash
+	return l.hashes[string(o.Body)]
 }
 
 // What is counted: objects that webhooks alone have left other than they are, objects that were looked at, and looks.
@@ -115,7 +119,7 @@ func (l *life) compare(when string) {
 	})
 	l.must(err)
 	for k, want := range truth {
-		if l.sweeps && want == (versioning.Hash{}) { // gone before anybody heard of it
+		if l.sweeps > 0 && want == (versioning.Hash{}) { // gone before anybody heard of it
 			continue
 		}
 		l.wrong("%s: %s %s of account %q is not in the mirror", when, k.Type, k.ID, k.Account)
@@ -131,93 +135,36 @@ func (l *life) bodyOf(k versioning.Key) string {
 	return "nothing"
 }
 
-// proven checks that a watermark claims only what is true: all that the account has told until then is in the log and has its outcome.
-func (l *life) proven() {
-	if !l.punctual() {
-		return
-	}
-	for _, account := range l.accounts() {
-		since, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.source.Number, account, reconcile.Events)
-		l.must(err)
-		if until.IsZero() {
-			continue
-		}
-		l.counts["proven"]++
-		applied := l.applied()
-		for _, e := range l.fake.Events() {
-			if e.Account == account && !e.At.Before(since) && e.At.Before(until) && !applied[e.ID] {
-				l.wrong("proven from %s until %s of account %q, and event %s of %s has no outcome", since, until, account, e.ID, e.At)
-			}
-		}
-	}
-}
-
-// swept checks that a sweep claims only what is true: what has not changed since its watermark is as the account has it.
-func (l *life) swept(run int64, o *reconcile.Order) {
-	if o.What != reconcile.Objects {
-		return
-	}
-	_, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.source.Number, o.Account, "type "+o.Type)
-	l.must(err)
-	l.counts["swept"]++
-	for _, one := range l.fake.Truth() {
-		if k := l.key(one); k.Account != o.Account || k.Type != o.Type || !one.Changed.Before(until) {
-			continue
-		}
-		var hash []byte
-		var deleted, doubt bool
-		err := l.db.Pool.QueryRow(context.Background(), `SELECT state_hash, deleted, look_after <> 0 FROM objects WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4`,
-			l.source.Number, o.Account, o.Type, one.ID).Scan(&hash, &deleted, &doubt)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows) && one.Deleted(): // nobody has told us that it was ever there
-		case err != nil:
-			l.wrong("proven until %s, and %s: %v", until, one.ID, err)
-		case !doubt && (deleted != one.Deleted() || !deleted && versioning.Hash(hash) != l.hash(one)):
-			l.wrong("run %d: type %s of account %q is proven until %s, and %s is not as it is since %s", run, o.Type, o.Account, until, one.ID, one.Changed)
-		}
-	}
-}
-
-// punctual says whether events come into the lists before a run may reach them.
-func (l *life) punctual() bool {
-	f := l.account.Faults
-	return f.Late+f.Lag+f.Skew <= l.runner.Settings.Settle
-}
-
-// applied are the ids of events that have their outcome.
-func (l *life) applied() map[string]bool {
-	byDigest := map[[16]byte]bool{}
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT k.key FROM event_keys k JOIN outcomes o ON o.event_id = k.id AND o.run = 0 WHERE k.source = $1 AND o.status <> 'failed'`, l.source.Number)
-	l.must(err)
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-	l.must(err)
-	for _, k := range keys {
-		byDigest[[16]byte(k)] = true
-	}
-	all := map[string]bool{}
-	for _, e := range l.fake.Events() {
-		digest := events.KeyDigest(e.ID)
-		all[e.ID] = byDigest[[16]byte(digest[:])]
-	}
-	return all
-}
-
 // ends lets life stop and time pass, and reconciles for the last time: the events, then what is owed a look, then the objects, where they are swept.
 func (l *life) ends() {
 	before := *l.conditions
-	l.over, l.deaths, l.wrongKey = true, 0, 0
+	l.over, l.deaths, l.wrongKey, l.unready = true, 0, 0, 0
 	l.counts[behind] += l.behind()
+	l.turn(good, 0)
 	defer func() {
 		l.over, *l.conditions = false, before
+		l.turn(good, 0)
 		l.tally()
 	}()
+	if l.hides { // what is hidden once more is deleted here, and must come back
+		for range 3 {
+			l.hideOne()
+		}
+		l.mends()
+		l.findAll()
+	}
+	l.mends()
+}
+
+// mends reconciles until nothing is left to do.
+func (l *life) mends() {
 	l.wait(2 * l.runner.Settings.Settle)
 	l.audit()
 	var last []int64
 	for _, account := range l.accounts() {
 		last = append(last, l.ask(reconcile.Order{What: reconcile.Events, Account: account}))
 	}
-	swept := !l.sweeps
+	swept := l.sweeps == 0
 	for n := range 200 {
 		l.wait(time.Duration(max(1, n-50)) * time.Minute) // a hint may wait for an hour
 		for l.carry() {
@@ -228,9 +175,14 @@ func (l *life) ends() {
 				return
 			}
 		}
+		l.audit()
 		switch {
+		case l.failed(last):
+			return
 		case !l.settled(last):
 		case swept:
+			l.looksAreTrue()
+			l.wishesGranted()
 			return
 		default:
 			swept, last = true, nil
@@ -274,6 +226,18 @@ func (l *life) settled(last []int64) bool {
 	return left == 0
 }
 
+// failed says, and notes why, whether one of the last runs has failed.
+func (l *life) failed(last []int64) bool {
+	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('run %s over %s has failed: %s', run, asked, detail) FROM runs WHERE run = ANY($1) AND status = 'failed'`, last)
+	l.must(err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	l.must(err)
+	for _, why := range all {
+		l.wrong("%s", why)
+	}
+	return len(all) > 0
+}
+
 // check notes what is wrong after the last reconciliation, and after all webhooks that come later still.
 func (l *life) check() {
 	before := l.log()
@@ -288,7 +252,7 @@ func (l *life) check() {
 	if after := l.log(); after != before {
 		l.wrong("late webhooks made %s of %s", after, before)
 	}
-	if want, got := len(l.fake.Events()), before.events; got != want && !(l.sweeps && got < want) { // some were too old to be listed
+	if want, got := len(l.fake.Events()), before.events; got != want && !(l.sweeps > 0 && got < want) { // some were too old to be listed
 		l.wrong("the log has %d events, and the account had %d", got, want)
 	}
 	if before.conflicts+before.dead+before.miscounted > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // mortality lets what reconciles die before or after any of its statements and calls, as a killed process does: what is under way at the server
@@ -34,21 +35,25 @@ var errKilled = errors.New("killed")
 
 // mortally does something that may die on the way, and says whether it has.
 func (l *life) mortally(do func(context.Context)) bool {
-	m := &l.mortal
+	died := l.mortal.lets(l.chance, l.deaths, do)
+	if died {
+		l.begin()
+	}
+	return died
+}
+
+// lets do something that may die on the way, with a percentage of deaths, and says whether it has.
+func (m *mortality) lets(chance *rand.Rand, deaths int, do func(context.Context)) (died bool) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	left := 0
-	if l.chance.IntN(100) < l.deaths {
-		left = 1 + l.chance.IntN(10+l.chance.IntN(60))
+	if chance.IntN(100) < deaths {
+		left = 1 + chance.IntN(10+chance.IntN(60))
 	}
 	left, die := m.change(left, cancel)
 	do(ctx)
 	m.change(left, die)
-	if context.Cause(ctx) != errKilled {
-		return false
-	}
-	l.begin()
-	return true
+	return context.Cause(ctx) == errKilled
 }
 
 // change makes death come after so many moments, and returns what was before.
@@ -75,10 +80,18 @@ func (m *mortality) moment() {
 // mortalPool is a pool of a role on which one may die.
 func (l *life) mortalPool(t *testing.T, role string) *pgxpool.Pool {
 	t.Helper()
-	cfg := l.db.Role(t, role).Config()
-	cfg.ConnConfig.Tracer = l
+	return tracedPool(t, l.db, role, l)
+}
+
+// tracedPool is a pool of a role whose statements somebody sees.
+func tracedPool(t *testing.T, db *testkit.DB, role string, by pgx.QueryTracer) *pgxpool.Pool {
+	t.Helper()
+	cfg := db.Role(t, role).Config()
+	cfg.ConnConfig.Tracer = by
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	l.must(err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -95,7 +108,9 @@ func statement(of []string, has string) string {
 
 var (
 	pendingSQL = statement(processor.Statements(), "o.status IS NULL OR o.status = 'failed'")
-	provenSQL  = statement(reconcile.Statements(), "INSERT INTO watermarks")
+	provenSQL  = statement(reconcile.Statements(), "'run ' || $6")
+	raiseSQL   = statement(reconcile.Statements(), "scope = excluded.scope AND excluded.since <= m.until")
+	dropSQL    = statement(reconcile.Statements(), "DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5")
 )
 
 type tracedKey struct{}
@@ -106,10 +121,19 @@ func (l *life) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQuer
 		return ctx
 	}
 	l.mortal.moment()
-	if d.SQL == pendingSQL {
+	switch d.SQL {
+	case pendingSQL:
 		if l.mortal.waits++; l.mortal.waits > 3 {
 			l.mortal.waits = 0
 			l.audit()
+		}
+	case raiseSQL:
+		l.typeProven(d.Args)
+	case dropSQL:
+		l.needless(d.Args)
+	case reconcile.WalkSQL:
+		if l.chance.IntN(100) < l.between {
+			l.something()
 		}
 	}
 	return context.WithValue(ctx, tracedKey{}, d.SQL)
@@ -122,7 +146,7 @@ func (l *life) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryE
 		return
 	}
 	if sql == provenSQL && d.Err == nil {
-		l.proven()
+		l.eventsProven()
 	}
 	l.mortal.moment()
 }
@@ -140,8 +164,15 @@ type caller struct {
 	told, at time.Time
 	// looked is how often each object was answered to a look.
 	looked map[string]int
-	calls  int
+	// met are the objects that the API has told each run of.
+	met   map[int64]map[string]bool
+	calls int
+	// stranger is the client of another account, nil before there is one.
+	stranger *reconcile.Client
 }
+
+// runKey is the run in whose name a call is made.
+type runKey struct{}
 
 // Now is the provider's time as the last answer told it, as reconcile.Clock keeps it.
 func (c *caller) Now() time.Time {
@@ -158,7 +189,8 @@ func (c *caller) Now() time.Time {
 func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
 	l := c.life
 	page := "7"
-	if list := objectOf(call) == "" && !strings.HasSuffix(call.Path, "/events"); list {
+	key := objectOf(call)
+	if list := key == "" && !strings.HasSuffix(call.Path, "/events"); list {
 		page = "3"
 		c.meanwhile()
 	} else if l.mortal.waits = 0; l.chance.IntN(100) < l.between {
@@ -172,13 +204,35 @@ func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Respons
 	if call.Query.Get("limit") == "100" {
 		call.Query.Set("limit", page)
 	}
-	a, err := c.Client.Do(ctx, call)
+	if a := l.sick(key); a != nil {
+		c.tells(ctx, call, nil)
+		return a, nil
+	}
+	a, err := c.answer(ctx, call)
 	l.mortal.moment()
 	if err != nil {
 		return nil, err
 	}
 	c.learn(call, a)
+	c.tells(ctx, call, a.Body)
 	return a, nil
+}
+
+// answer makes a call. It takes no time on the account's clock. Where that is held against the database's, both stand meanwhile, whatever else goes on: what passes between is real time, by which an
+// answer tells how long it took. Else that must hide no lag.
+func (c *caller) answer(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+	l := c.life
+	if l.account.Faults.Skew > 0 {
+		l.calling.RLock()
+		defer l.calling.RUnlock()
+		l.show()
+		return c.client(ctx).Do(ctx, call)
+	}
+	a, err := c.client(ctx).Do(ctx, call)
+	if err == nil {
+		a.Elapsed = 0
+	}
+	return a, err
 }
 
 // meanwhile lets the account live on between two pages of objects.
@@ -186,7 +240,7 @@ func (c *caller) meanwhile() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.life.over && c.luck.IntN(100) < c.life.between {
-		c.life.fake.Live(1 + c.luck.IntN(3))
+		c.life.goes(func() { c.life.fake.Live(1 + c.luck.IntN(3)) })
 	}
 }
 
@@ -216,7 +270,7 @@ func (c *caller) learn(call provider.Call, a *reconcile.Response) {
 // objectOf names the object that a call looks at, "" where it is none.
 func objectOf(c provider.Call) string {
 	part := strings.Split(strings.Trim(c.Path, "/"), "/")
-	if len(part) < 3 || len(part) == 3 && part[0] == "v2" {
+	if len(part) < 3 || len(part) == 3 && part[0] == "v2" || part[len(part)-2] == "events" || part[len(part)-1] == "test_clocks" {
 		return ""
 	}
 	id, err := url.PathUnescape(part[len(part)-1])

@@ -14,7 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// Owed measures what looks are owed, what is proven, and what sweeps have found, of the sources whose API can be read.
+// Owed measures what looks are owed, what is proven, what sweeps have found, and how many calls were made, of the sources whose API can be read.
 type Owed struct {
 	sources *Sources
 
@@ -22,6 +22,7 @@ type Owed struct {
 	hints  []hintNumbers
 	proven []provenNumbers
 	drifts []driftNumbers
+	calls  []callNumbers
 }
 
 // hintNumbers are a source's hints.
@@ -111,14 +112,19 @@ func (o *Owed) Read(ctx context.Context, pool *pgxpool.Pool) error {
 		o.forget()
 		return err
 	}
+	calls, err := numbers[callNumbers](ctx, pool, callsSQL, names, allotted)
+	if err != nil {
+		o.forget()
+		return err
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.hints, o.proven, o.drifts = hints, proven, drifts
+	o.hints, o.proven, o.drifts, o.calls = hints, proven, drifts, calls
 	return nil
 }
 
-func numbers[T any](ctx context.Context, pool *pgxpool.Pool, sql string, names []string) ([]T, error) {
-	rows, err := pool.Query(ctx, sql, names)
+func numbers[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) ([]T, error) {
+	rows, err := pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,11 +144,14 @@ func (o *Owed) forget() {
 	for i := range o.drifts {
 		o.drifts[i].forget()
 	}
+	for i := range o.calls {
+		o.calls[i].Calls = math.NaN()
+	}
 }
 
 // Describe is prometheus.Collector's.
 func (o *Owed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, mendedDesc, leftDesc} {
+	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, hiddenDesc, mendedDesc, leftDesc, callsDesc, allowedDesc} {
 		out <- d
 	}
 }
@@ -161,5 +170,11 @@ func (o *Owed) Collect(out chan<- prometheus.Metric) {
 	}
 	for i := range o.drifts {
 		o.drifts[i].collect(out)
+	}
+	for _, c := range o.calls {
+		out <- prometheus.MustNewConstMetric(callsDesc, prometheus.GaugeValue, c.Calls, c.Source)
+	}
+	for _, s := range o.sources.All() {
+		out <- prometheus.MustNewConstMetric(allowedDesc, prometheus.GaugeValue, float64(s.API.Monthly), s.Name)
 	}
 }

@@ -15,9 +15,12 @@ import (
 // errParked is what a parked hint says.
 var errParked = fmt.Errorf("%w: no look can be made, so none is tried until a configuration or a release can; the doubt ends with the object's next event", errNoFetch)
 
-// hopeless is why no look can be made as long as nothing changes, nil where another try may do better.
-func hopeless(err error) error {
+// hopeless is why no look can be made as long as nothing changes, nil where another try may do better. A gap that is parked would be forgotten, since its object is in no doubt: on a quiet account it is tried on.
+func (one *hint) hopeless(err error) error {
+	var quiet *quietError
 	switch {
+	case errors.As(err, &quiet) && (!one.gaps || one.wantedBy != ""):
+		return fmt.Errorf("%w, and no look is tried until a processor starts; the doubt ends with the object's next event", quiet.asking())
 	case errors.Is(err, errNoFetch):
 		return errParked
 	case moved(err):
@@ -41,10 +44,10 @@ func (f *fetcher) unfit(d *events.Delivery) (why, err error) {
 	}
 	obs, err := f.source.Reader.Snapshot(f.source.Config, &l.Snapshot)
 	if err != nil || obs.Partial == "" {
-		return nil, err
+		return nil, f.hide(err)
 	}
 	return fmt.Errorf("the API does not answer the object's whole state: %s; no look is tried until the object is in doubt anew, a processor starts, or somebody asks for one",
-		obs.Partial), nil
+		f.source.API.Hide(obs.Partial)), nil
 }
 
 // parking is why a hint is parked, and what its object owes so far: more than that wakes it. Granted: who wanted a look has had it.
@@ -78,8 +81,22 @@ const wakeSQL = `
 UPDATE hints h SET due = clock_now() FROM unnest($2::text[], $3::text[], $4::text[]) AS w(account, object_type, object_id)
 WHERE h.source = $1 AND h.account = w.account AND h.object_type = w.object_type AND h.object_id = w.object_id AND h.due = 'infinity'`
 
-// wake makes those parked hints due that the source, as it is read now, has a call for.
+// opened tells everybody that the source's API is read here.
+func (h *hinted) opened(ctx context.Context) error {
+	if _, err := h.Pool.Exec(ctx, openSQL, h.source.Number, "", burstOf(h.source.API)); err != nil {
+		return fmt.Errorf("open the budget: %w", err)
+	}
+	return nil
+}
+
+// affordSQL has hints that wait for calls tried again, since more may be allowed by now.
+const affordSQL = `UPDATE hints h SET due = clock_now() WHERE h.source = $1 AND h.due > (SELECT clock_now()) AND h.due < 'infinity' AND starts_with(h.error, $2)`
+
+// wake makes those hints due that wait for calls, and those parked ones that the source, as it is read now, has a call for.
 func (h *hinted) wake(ctx context.Context) error {
+	if _, err := h.Pool.Exec(ctx, affordSQL, h.source.Number, spentWords); err != nil {
+		return fmt.Errorf("wake hints that wait for calls: %w", err)
+	}
 	var from versioning.Key
 	for {
 		rows, err := h.Pool.Query(ctx, parkedSQL, h.source.Number, from.Account, from.Type, from.ID, gatherObjects)
@@ -108,7 +125,8 @@ func (h *hinted) wake(ctx context.Context) error {
 	}
 }
 
-// forgetParkedSQL forgets parked hints whose objects owe nothing any more, some at a time in the order of their keys. What a person has asked for stays.
+// forgetParkedSQL forgets parked hints, of some at a time in the order of their keys, whose objects owe nothing any more in the mirror, or are not there. What stays: a hint for gaps, be it that a change
+// does not fit or that an event came late, which only a look or the events end; and a wish that no look was made for yet. One whose look was made, and told too little, is no wish any more (parkSQL).
 const forgetParkedSQL = `
 WITH page AS MATERIALIZED (
   SELECT h.account, h.object_type, h.object_id FROM hints h
@@ -116,7 +134,7 @@ WITH page AS MATERIALIZED (
   ORDER BY h.account, h.object_type, h.object_id LIMIT $5
 ), gone AS (
   DELETE FROM hints h USING page p
-  WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id AND h.due = 'infinity' AND h.wanted_by = ''
+  WHERE h.source = $1 AND h.account = p.account AND h.object_type = p.object_type AND h.object_id = p.object_id AND h.due = 'infinity' AND h.wanted_by = '' AND h.gaps IS NULL
     AND NOT EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = p.account AND o.object_type = p.object_type AND o.object_id = p.object_id AND o.look_after <> 0)
 )
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`

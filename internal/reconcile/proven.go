@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,12 +20,14 @@ func typeMark(objectType string) string { return "type " + objectType }
 // changesMark is the name of the watermark of what changed in a type, deletions left out.
 func changesMark(objectType string) string { return "changes " + objectType }
 
-// scope is a digest of what the list tells of: how it is asked for from its beginning, and of which repositories. With another one, objects from before a watermark may be told for
-// the first time.
-func (s *sweep) scope() string {
-	c := s.lister.ListObjects(s.source.Config, s.source.API, s.order.Account, s.objectType, time.Time{}, time.Time{}, "")
+// asks is a digest of what the list tells of: how it is asked for from its beginning, page by page, and of which repositories, one after the other. With another one, objects from before a watermark
+// may be told for the first time, and a cursor is of another list.
+func (s *sweep) asks() string {
+	paged := *s.source.API
+	paged.Bulk = nil // a file tells of the same
+	c := s.lister.ListObjects(s.source.Config, &paged, s.order.Account, s.objectType, time.Time{}, time.Time{}, "")
 	h := sha256.New()
-	for _, part := range append([]string{c.Method, c.Path, c.Query.Encode(), string(c.Body)}, slices.Sorted(slices.Values(s.source.API.Repositories))...) {
+	for _, part := range append([]string{c.Method, c.Path, c.Query.Encode(), string(c.Body)}, s.source.API.Repositories...) {
 		fmt.Fprintf(h, "%d:%s", len(part), part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
@@ -36,7 +37,7 @@ const knownChangesSQL = `SELECT m.since, m.until FROM watermarks m WHERE m.sourc
 
 // known is from when until when the changes of the type are proven of all that the list tells of now; zero: nothing is.
 func (s *sweep) known(ctx context.Context) (since, until time.Time, err error) {
-	err = s.Pool.QueryRow(ctx, knownChangesSQL, s.order.Source, s.order.Account, changesMark(s.objectType), s.scope()).Scan(&since, &until)
+	err = s.Pool.QueryRow(ctx, knownChangesSQL, s.order.Source, s.order.Account, changesMark(s.objectType), s.asks()).Scan(&since, &until)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, time.Time{}, nil
 	}
@@ -56,9 +57,14 @@ ON CONFLICT (source, account, what) DO UPDATE SET run = excluded.run, at = exclu
   until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END
 WHERE m.scope = excluded.scope AND excluded.since <= m.until AND excluded.until >= m.since OR m.scope <> excluded.scope AND excluded.since <= m.since`
 
-// raise raises the watermarks of the type, unless something is left: that of all by a whole list, and that of the changes, where the API tells them, by either.
+// unsure is how far before the list a row may have been seen that counts as ahead of it: a Date tells its second alone, and an answer may be late and slow.
+func (s *sweep) unsure() time.Duration {
+	return time.Second + s.source.Reader.Lag() + s.source.Caller.Longest()
+}
+
+// raise raises the watermarks of the type, unless something is left, or a part of the list was passed over: that of all by a whole list, and that of the changes, where the API tells them, by either.
 func (s *sweep) raise(ctx context.Context, tx pgx.Tx) error {
-	since, until, what := epoch, s.began, []string{typeMark(s.objectType)}
+	since, until, what := epoch, s.began.Add(-s.unsure()), []string{typeMark(s.objectType)}
 	if s.list.ByChange {
 		what = append(what, changesMark(s.objectType))
 	}
@@ -68,7 +74,7 @@ func (s *sweep) raise(ctx context.Context, tx pgx.Tx) error {
 	if !s.upTo.IsZero() && s.upTo.Before(until) {
 		until = s.upTo
 	}
-	if s.order.DryRun || s.Left > 0 || !since.Before(until) {
+	if s.order.DryRun || s.Left > 0 || len(s.passed) > 0 || !since.Before(until) {
 		return nil
 	}
 	_, err := tx.Exec(ctx, provenTypeSQL, s.order.Source, s.order.Account, what, s.objectType, since, until, s.hold.Run.Run)

@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -90,10 +92,14 @@ type Source struct {
 type Caller interface {
 	// Do makes one call, when its turn has come, and judges the answer. An error is trouble of ours.
 	Do(ctx context.Context, c provider.Call) (*Response, error)
+	// Download opens a file that the API has named, from a byte on, without the key.
+	Download(ctx context.Context, account, address string, offset int64) (io.ReadCloser, error)
 	// Now is the time on the provider's clock, as far as it is known.
 	Now() time.Time
 	// Longest is how long the slowest answer of late has taken to begin.
 	Longest() time.Duration
+	// Skew is how far the provider's clock was ahead of the database's, at least, in the answer of late in which they differed most; negative: behind.
+	Skew() time.Duration
 }
 
 // Settings are a reconciliation's numbers; tests shorten them.
@@ -106,15 +112,21 @@ type Settings struct {
 	Kept time.Duration
 	// Again is the pause before trouble is tried again.
 	Again time.Duration
+	// Poll is the longest pause before a list that the provider is still making is asked for again.
+	Poll time.Duration
+	// Tries is how often in a row a run may be put off before one that is left with nothing but lists in trouble fails: some hours, since a run is put off for a minute at most.
+	Tries int
 	// Say is how long a run waits for outcomes before its detail says so.
 	Say time.Duration
 	// Lease is how long a taken hint is one process's.
 	Lease time.Duration
+	// Shown is how long it is remembered that a key was shown to be the account's.
+	Shown time.Duration
 }
 
 // DefaultSettings are the shipped ones.
-var DefaultSettings = Settings{Span: time.Hour, MinSpan: time.Minute, MaxSpan: 24 * time.Hour, Overlap: time.Hour, Settle: 30 * time.Second, Kept: 30 * 24 * time.Hour, Again: time.Second,
-	Say: 10 * time.Second, Lease: 2 * time.Minute}
+var DefaultSettings = Settings{Span: time.Hour, MinSpan: time.Minute, MaxSpan: 24 * time.Hour, Overlap: time.Hour, Settle: 30 * time.Second, Kept: 30 * 24 * time.Hour, Again: time.Second, Poll: time.Minute, Tries: 180,
+	Say: 10 * time.Second, Lease: 2 * time.Minute, Shown: 5 * time.Minute}
 
 // Runner carries out reconciliations.
 type Runner struct {
@@ -141,6 +153,8 @@ type Sources struct {
 	now atomic.Pointer[map[int32]*Source]
 	// replaced ends what goes on with those of before.
 	replaced atomic.Pointer[context.CancelFunc]
+	// shows is whose their keys were shown to be.
+	shows shows
 }
 
 // Replace makes these the sources.
@@ -169,8 +183,14 @@ type work struct {
 	hold  *runs.Hold
 	order Order
 	log   *slog.Logger
+	// putOff: the run was put off for trouble before this try.
+	putOff bool
 	// counts are of what lies behind the checkpoint and is not passed by it yet: ended there, it is counted again.
 	counts map[string]int64
+	// types are those that a sweep goes through.
+	types []string
+	// unshown is that nothing shows whose the key of a dry run is; nil: something does.
+	unshown error
 	// lacked are the keys of the missing events of the stretch in hand.
 	lacked []string
 }
@@ -182,7 +202,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 			err = runs.Refuse(panicked(p))
 		}
 	}()
-	w := &work{hold: h, log: log, counts: map[string]int64{}}
+	w := &work{hold: h, log: log, putOff: h.Troubles > 0, counts: map[string]int64{}}
 	asked := json.NewDecoder(bytes.NewReader(h.Asked))
 	asked.DisallowUnknownFields() // an order of a later release may mean something else by what is unknown here
 	if err := asked.Decode(&w.order); err != nil {
@@ -195,9 +215,24 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 	if w.order.Account == "" {
 		w.order.Account = w.home()
 	}
+	w.asked = w.order.What == Object
 	if w.order.AllAccounts && h.Cursor == 0 {
 		if entered, err := w.each(ctx); err != nil || entered {
 			return runs.Done, err
+		}
+	}
+	status, err = w.carry(ctx)
+	return status, w.affordable(err)
+}
+
+// carry carries the run out, once there is a call for it.
+func (w *work) carry(ctx context.Context) (runs.Status, error) {
+	if strings.HasPrefix(w.hold.Detail, spentWords) { // it says so no more once a call can be made
+		if _, err := w.control(ctx, w.order.Account); err != nil {
+			return "", err
+		}
+		if err := w.hold.Note(ctx, ""); err != nil {
+			return "", err
 		}
 	}
 	switch w.order.What {
@@ -289,6 +324,7 @@ func (w *work) advance(ctx context.Context, cursor int64) (runs.Status, error) {
 		w.hold.Counts[name] += n
 	}
 	clear(w.counts)
+	w.skewed()
 	return w.hold.Advance(ctx, cursor)
 }
 

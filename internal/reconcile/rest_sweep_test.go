@@ -21,7 +21,7 @@ var pagings = map[string][]string{
 	"link":    {"/lists/field", "/lists/link", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {link: true}"},
 	"last":    {"/lists/field", "/lists/last", "next: {field: meta.next}", "next: {last: key, more: more}"},
 	"window":  {"/lists/field", "/lists/window", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {window: true}"},
-	"whole":   {"/lists/field", "/lists/whole", `query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`, "", "items: items", "", "next: {field: meta.next}", "partial: true"},
+	"whole":   {"/lists/field", "/lists/whole", `query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`, "", "            items: items", "", "next: {field: meta.next}", "partial: true"},
 }
 
 // live has things made, changed and deleted, and delivers half of the webhooks that tell of it.
@@ -115,7 +115,7 @@ func TestChangesOfADescribedAPI(t *testing.T) {
 // A list that is late tells old states, which change nothing where webhooks have brought newer ones; here nothing but the time of the events orders them.
 func TestLateListOfADescribedAPI(t *testing.T) {
 	t.Parallel()
-	b := newDescribed(t, "limit: 100", "limit: 100\n            lag: 5m", `type: "{json:type}"`, "type: '{json:type}'\n      occurred: {from: 'json:thing.changed'}",
+	b := newDescribed(t, "limit: 100\n            items", "limit: 100\n            lag: 5m\n            items", `type: "{json:type}"`, "type: '{json:type}'\n      occurred: {from: 'json:thing.changed'}",
 		`version: {from: "json:thing.changed", unit: rfc3339}`, "", "version: {path: changed, unit: rfc3339}", "")
 	b.live(t, 9, 60)
 	b.fake.Advance(10 * time.Minute)

@@ -79,24 +79,14 @@ func (b *described) sourceRunner(t *testing.T) *reconcile.Runner {
 	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: s, Settings: settings}
 }
 
-// deliver stores and applies webhooks.
+// deliver stores and applies webhooks, which come at the API's time.
 func (b *described) deliver(t *testing.T, bodies [][]byte) {
 	t.Helper()
-	var ids []int64
-	for _, body := range bodies {
-		d := &provider.Delivery{Header: http.Header{}, Body: body, ReceivedAt: time.Now().UTC()}
-		named, err := b.endpoint.Provider.Identify(b.endpoint.Source, d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		receipts, err := events.Append(t.Context(), b.gateway, []events.Delivery{{Source: b.Source, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
-			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body, Events: named}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, receipts[0][0].ID)
+	ds := make([]*provider.Delivery, len(bodies))
+	for i, body := range bodies {
+		ds[i] = &provider.Delivery{Header: http.Header{}, Body: body, ReceivedAt: b.fake.Now()}
 	}
-	applied.Apply(t, b.proc, 0, ids)
+	applied.Deliver(t, b.gateway, b.proc, b.Sources[things], ds...)
 }
 
 // differs says what of the mirror is not as the API has it.

@@ -1,12 +1,12 @@
 package reconcile_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -64,21 +64,70 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// parts is a provider whose API answers parts of objects alone.
+type parts struct{ sim.Provider }
+
+func (parts) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	return provider.Observation{ObjectType: s.ObjectType, ObjectID: s.ObjectID, Partial: "a part of it"}, nil
+}
+
 // What the API answers without a whole state settles nothing: the run fails and nothing is appended.
 func TestSettleNeedsAnAnswer(t *testing.T) {
 	t.Parallel()
 	b := newWorld(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000, Own: true, Integer: true})
 	b.deliver(t, b.api.h.Events)
-	b.api.fails = func(provider.Call) (*reconcile.Response, error) {
-		body, err := json.Marshal(map[string]any{"integer": true})
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.api.now, Body: body}, err
-	}
-	b.Carry(t, "one", 1, b.jobs())
-	r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1", Settle: true})
-	if r.Status != runs.Failed || !strings.Contains(r.Detail, "what the API answers can settle nothing") {
-		t.Errorf("%s: %s", r.Status, r.Detail)
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Reader = parts{} }))
+	b.carry(t, r)
+	run := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1", Settle: true})
+	if run.Status != runs.Failed || !strings.Contains(run.Detail, "what the API answers can settle nothing") {
+		t.Errorf("%s: %s", run.Status, run.Detail)
 	}
 	if n := b.DB.Rows(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.look'`); n[0] != "0" {
 		t.Errorf("%s looks", n[0])
 	}
+}
+
+// A person's word ends an object of a counter's that the API has no more: a mere look only says so. Nothing of before brings it back, and what is received since is news.
+func TestSettleOfACounterThatIsGone(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 102, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000, Own: true, Integer: true})
+	src := b.Sources[applied.Name]
+	src.Looker = counters{}
+	b.proc.Replace(map[string]processor.Source{applied.Name: src})
+	b.api.set(time.Now())
+	b.deliver(t, b.api.h.Events)
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if !strings.HasPrefix(c.Path, "/things/") {
+			return nil, nil
+		}
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now}, nil
+	}
+	r := b.runner()
+	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Reader = counters{} }))
+	b.carry(t, r)
+	shown := func(want string) {
+		t.Helper()
+		if got := b.DB.Rows(t, `SELECT deleted || ', ' || ambiguous || ', owed: ' || (look_after <> 0) || ', ' || version_final FROM objects WHERE object_id = 'obj_1'`)[0]; got != want {
+			t.Errorf("deleted, ambiguous, owed, final: %s, want %s", got, want)
+		}
+	}
+	if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1"}); r.Status != runs.Done {
+		t.Fatalf("%s: %s", r.Status, r.Detail)
+	}
+	shown("false, false, owed: true, false")
+	for range 2 {
+		if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1", Settle: true}); r.Status != runs.Done {
+			t.Fatalf("%s: %s", r.Status, r.Detail)
+		}
+		shown("true, false, owed: false, false")
+	}
+	var ids []int64
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT array_agg(id ORDER BY id DESC) FROM events`).Scan(&ids); err != nil {
+		t.Fatal(err)
+	}
+	applied.Apply(t, b.proc, 77, ids) // a replay
+	shown("true, false, owed: false, false")
+	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(), Body: []byte(`{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true}, "unit": 1, "rank": 1, "own": true, "time": 1}`)}})
+	shown("false, false, owed: false, false")
 }

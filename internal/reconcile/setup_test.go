@@ -81,10 +81,8 @@ func (b *testBundle) clock(t *testing.T) (forward func(time.Duration)) {
 			t.Fatal(err)
 		}
 	}
-	run(`CREATE TABLE test_clock (at timestamptz NOT NULL)`)
-	run(`INSERT INTO test_clock VALUES ('2026-11-22 04:00:00Z')`)
-	run(`GRANT SELECT ON test_clock TO postern_processor`)
-	run(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM postern.test_clock'`)
+	standing(t, b.db)
+	run(`UPDATE test_clock SET at = '2026-11-22 04:00:00Z'`)
 	return func(d time.Duration) { t.Helper(); run(`UPDATE test_clock SET at = at + $1::interval`, d) }
 }
 

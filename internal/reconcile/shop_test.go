@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -41,26 +40,17 @@ func newShop(t *testing.T, pinned string, o stripefake.Options) *shop {
 // deliver stores and applies webhooks of the account that the choice lets through, and returns how many were not.
 func (b *shop) deliver(t *testing.T, lost func(n int) bool) (missing int64) {
 	t.Helper()
-	var ids []int64
-	n, gateway := 0, b.DB.Role(t, "gateway")
+	var ds []*provider.Delivery
+	n := 0
 	b.fake.Deliver(func(d *provider.Delivery) bool {
 		if n++; lost(n) {
 			missing++
-			return true
+		} else {
+			ds = append(ds, d)
 		}
-		named, err := stripe.Stripe{}.Identify(b.config, d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		receipts, err := events.Append(t.Context(), gateway, []events.Delivery{{Source: b.Source, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`),
-			Verification: []byte(`{}`), Body: d.Body, Events: named}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, receipts[0][0].ID)
 		return true
 	})
-	applied.Apply(t, b.Processor(t, nil), 0, ids)
+	applied.Deliver(t, b.DB.Role(t, "gateway"), b.Processor(t, nil), b.Sources[applied.Name], ds...)
 	return missing
 }
 

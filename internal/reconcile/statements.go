@@ -5,10 +5,13 @@ func Statements() []string {
 	return []string{
 		takeSQL, openSQL, giveSQL, watermarkSQL, provenSQL, forgottenSQL, mineSQL, knownSQL, gatherSQL, takeHintsSQL, dropSQL, putSQL, lookedSQL,
 		hintsSQL, watermarksSQL, mirroredSQL, wishSQL, forgetSQL, stateSQL, newestSQL, storedSQL, parkSQL, parkedSQL, wakeSQL, forgetParkedSQL,
-		hintNumbersSQL, provenNumbersSQL, compareSQL, loadSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL,
+		hintNumbersSQL, provenNumbersSQL, compareSQL, loadSweepSQL, dropSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL,
 		renewSweepSQL, doneSweepSQL, unlistSQL, provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL,
-		countGhostsSQL, livingSQL, askedSQL, dropGhostsSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
+		countGhostsSQL, unaskedSQL, livingSQL, askedSQL, dropGhostsSQL, wantingSQL, proposedSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
 		knownChangesSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, orderTombstonesSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
-		openAccountsSQL, enteredSQL,
+		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL, unlistedSQL,
+		batchesSQL,
+		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL,
+		batchesSQL, affordSQL, callsSQL,
 	}
 }

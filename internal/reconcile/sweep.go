@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -24,14 +22,13 @@ const (
 	inGhosts = "ghosts"
 	// inGraves: what was missing there becomes a tombstone.
 	inGraves = "graves"
-	inDone   = "done"
+	// inProposal: these would be many tombstones. A person is asked once the other types are done.
+	inProposal = "proposed"
+	inDone     = "done"
 )
 
 // maxRestarts is how often a list is begun again because its cursor has expired.
 const maxRestarts = 5
-
-// maxIdle is how many pages in a row may tell of nothing new.
-const maxIdle = 100
 
 // sweep goes through all objects of one type.
 type sweep struct {
@@ -51,6 +48,10 @@ type sweep struct {
 	crowded bool
 	// idle is how many pages in a row have told of nothing new, and stale how many objects were on them.
 	idle, stale int
+	// waiting: the run says what its list waits for.
+	waiting bool
+	// sparse finds the circles of a list whose pages may be empty.
+	sparse circle
 	progress
 }
 
@@ -62,8 +63,16 @@ type progress struct {
 	from, upTo time.Time
 	// began: what happened before is told by the list at least.
 	began time.Time
+	// scope is what the list was asked for when the sweep began.
+	scope string
 	// restarts is how often the list was begun again.
 	restarts int
+	// rereads is how often it was begun again for what was in hand.
+	rereads int
+	// passed are the parts of the list that could not be read.
+	passed []PassedOver
+	// why is what the API answered of a type that is unlisted.
+	why string
 	// asked is how many tombstones a person was asked for, 0 where nobody was.
 	asked int64
 	Tally
@@ -74,49 +83,6 @@ type handed struct {
 	ID      string `json:"id"`
 	Kind    kind   `json:"kind"`
 	Counted bool   `json:"counted"`
-}
-
-// Tally counts what a sweep has met; each object counts once.
-type Tally struct {
-	// Checked were listed, or asked for by their name because they were not.
-	Checked int64 `json:"checked"`
-	// Equal are the same here and there.
-	Equal int64 `json:"equal"`
-	// Missing are there and not here, Behind are older here, Ahead are newer here than the list can know, and Different are of one version and not the same.
-	Missing   int64 `json:"missing"`
-	Behind    int64 `json:"behind"`
-	Ahead     int64 `json:"ahead"`
-	Different int64 `json:"different"`
-	// Ghosts are here and not there.
-	Ghosts int64 `json:"ghosts"`
-	// Mended are those that are right since, and Left those that are not.
-	Mended int64 `json:"mended"`
-	Left   int64 `json:"left"`
-}
-
-// plus is the sum of two.
-func (t Tally) plus(u Tally) Tally {
-	return Tally{t.Checked + u.Checked, t.Equal + u.Equal, t.Missing + u.Missing, t.Behind + u.Behind, t.Ahead + u.Ahead, t.Different + u.Different,
-		t.Ghosts + u.Ghosts, t.Mended + u.Mended, t.Left + u.Left}
-}
-
-// Counts of a sweep beside Seen (all that was checked, and ghosts) and Missing.
-const (
-	Equal     = "equal"
-	Behind    = "behind"
-	Ahead     = "ahead"
-	Different = "different"
-	Ghosts    = "ghosts"
-	Mended    = "mended"
-	Left      = "left"
-	// Unlisted are types whose lists the API refuses, so that a sweep over all types has passed over them: nothing is proven of them.
-	Unlisted = "unlisted"
-)
-
-// counts are as the ledger has them.
-func (t Tally) counts() map[string]int64 {
-	return map[string]int64{Seen: t.Checked + t.Ghosts, Equal: t.Equal, Missing: t.Missing, Behind: t.Behind, Ahead: t.Ahead, Different: t.Different, Ghosts: t.Ghosts,
-		Mended: t.Mended, Left: t.Left}
 }
 
 // objects holds all objects of the types asked for against what the provider lists, type by type. What differs is fetched and appended as a look.
@@ -137,7 +103,17 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 	if w.order.Type != "" {
 		types = []string{w.order.Type}
 	}
+	if bounded := !w.order.Since.IsZero() || !w.order.Until.IsZero(); bounded && !slices.ContainsFunc(types, func(t string) bool { return lists[t].ByChange }) {
+		return "", runs.Refuse(fmt.Errorf("the API of source %s cannot be asked for what changed in a time: none of the lists that were asked for can. Leave since and until out, and everything is compared", w.source.Name))
+	}
+	w.types = types
+	if status, err := w.own(ctx); err != nil || status != runs.Running {
+		return status, err
+	}
 	if err := w.forget(ctx); err != nil {
+		return "", err
+	}
+	if err := w.passRare(ctx, types, lists); err != nil {
 		return "", err
 	}
 	details, err := w.details(ctx)
@@ -146,33 +122,34 @@ func (w *work) objects(ctx context.Context) (runs.Status, error) {
 	}
 	var done Tally
 	var over passing
+	var waits, its *waitsError
 	for _, t := range types {
 		s := &sweep{work: w, lister: lister, list: lists[t], objectType: t, others: done, details: details}
-		if status, err := s.carry(ctx); err != nil {
-			if err := over.pass(ctx, s, err); err != nil {
-				return "", err
+		if status, err := s.carry(ctx); errors.As(err, &its) {
+			waits = waits.soonest(its)
+		} else if err != nil {
+			if err := s.past(ctx, err, &over); err != nil {
+				return "", w.lasting(ctx, err)
 			}
 		} else if status != runs.Running {
 			return status, nil
 		}
+		over.count(s)
 		done, details = done.plus(s.Tally), s.details
+	}
+	if waits != nil { // the run goes on where nothing but that is left to do
+		return "", runs.Later(min(waits.wait, w.Settings.Poll), notYet+waits.why)
+	}
+	if status, err := w.propose(ctx, over.troubled); err != nil || status != runs.Running {
+		return status, err
 	}
 	switch {
 	case over.troubled != nil:
-		return "", over.troubled
-	case over.refused > 0 && over.refused == len(types): // the key is good for nothing
+		return "", w.lasting(ctx, over.troubled)
+	case over.unlisted > 0 && over.unlisted == len(types)-over.rare: // the key is good for nothing
 		return "", over.last
 	}
-	return w.swept(ctx, done, over.refused)
-}
-
-// passing are the types of a sweep over all of them that it has passed over.
-type passing struct {
-	// refused are those whose lists are refused, last the last of these answers.
-	refused int
-	last    error
-	// troubled is what the lists of others met, nil for nothing: the run ends with it, once the other types are done.
-	troubled error
+	return w.swept(ctx, done, over.counts())
 }
 
 // listError is what ended a list.
@@ -180,9 +157,9 @@ type listError struct{ error }
 
 func (e *listError) Unwrap() error { return e.error }
 
-// pass passes over a type whose list ended with an error, while the key is good for something. A key that may only read need not read everything, and an account has not every product.
+// past passes over a type whose list ended with an error, while the key is good for something. A key that may only read need not read everything, and an account has not every product.
 // What ends the run at once is returned.
-func (o *passing) pass(ctx context.Context, s *sweep, err error) error {
+func (s *sweep) past(ctx context.Context, err error, over *passing) error {
 	var list *listError
 	var not *refusedError
 	refused := errors.As(err, &not)
@@ -194,23 +171,21 @@ func (o *passing) pass(ctx context.Context, s *sweep, err error) error {
 	}
 	s.log.Warn("type passed over, for its list cannot be read", "source", s.source.Name, "type", s.objectType, "refused", refused, "error", err)
 	if refused {
-		o.refused, o.last = o.refused+1, err
-		return nil
+		return s.unlist(ctx, err)
 	}
-	err = fmt.Errorf("type %s was passed over: %w", s.objectType, err)
-	if o.troubled != nil {
-		err = fmt.Errorf("%w; %w", o.troubled, err)
-	}
-	o.troubled = err
+	over.trouble(s, err)
 	return nil
 }
 
-// swept tells the ledger of all types, and how many of them were passed over since their lists were refused.
-func (w *work) swept(ctx context.Context, done Tally, refused int) (runs.Status, error) {
+// swept tells the ledger of all types, and how many of them, or of their parts, were passed over.
+func (w *work) swept(ctx context.Context, done Tally, over map[string]int) (runs.Status, error) {
 	w.hold.Counts = done.counts()
-	if refused > 0 {
-		w.hold.Counts[Unlisted] = int64(refused)
+	for what, n := range over {
+		if n > 0 {
+			w.hold.Counts[what] = int64(n)
+		}
 	}
+	w.skewed()
 	return w.hold.Advance(ctx, w.hold.Cursor+1)
 }
 
@@ -222,15 +197,15 @@ func (s *sweep) carry(ctx context.Context) (status runs.Status, err error) {
 	if status, err := s.again(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
-	if s.phase == inDone { // by an earlier try: to tell of it again would be no progress, and so end the trouble of what comes after it
+	if s.still() { // by an earlier try: to tell of it again would be no progress, and so end the trouble of what comes after it
 		return runs.Running, nil
 	}
-	for s.phase != inDone {
+	for !s.still() {
 		switch s.phase {
 		case inList:
 			status, err = s.listed(ctx)
 		case inGhosts:
-			status, err = s.unlisted(ctx)
+			status, err = s.walk(ctx)
 		case inGraves:
 			status, err = s.graves(ctx)
 		}
@@ -241,61 +216,14 @@ func (s *sweep) carry(ctx context.Context) (status runs.Status, err error) {
 	return s.tell(ctx, true)
 }
 
-// open reads how far the sweep is, or begins it.
-func (s *sweep) open(ctx context.Context) error {
-	err := s.load(ctx)
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return err
-	}
-	a, err := s.control(ctx, s.order.Account) // which tells the provider's time
-	if err != nil {
-		return err
-	}
-	since, until, err := s.bounds(ctx)
-	if err != nil {
-		return err
-	}
-	began := a.Date.Add(-a.Elapsed - max(s.list.Lag, s.source.Reader.Lag()))
-	if err := s.begin(ctx, since, until, began); err != nil {
-		return err
-	}
-	return s.load(ctx)
+// still: there is nothing to do for the type, or not before a person was asked.
+func (s *sweep) still() bool {
+	return s.phase == inDone || s.phase == inProposal || s.phase == InRare || s.phase == InUnlisted
 }
-
-// bounds are the time whose changes are asked for; zero for everything.
-func (s *sweep) bounds(ctx context.Context) (since, until time.Time, err error) {
-	if !s.list.ByChange || s.order.Full {
-		return since, until, nil
-	}
-	until = s.source.Caller.Now()
-	if !s.order.Until.IsZero() && s.order.Until.Before(until) {
-		until = s.order.Until
-	}
-	if !s.order.Since.IsZero() {
-		return s.order.Since, until, s.ordered(s.order.Since, until)
-	}
-	from, proven, err := s.known(ctx)
-	if err != nil || proven.IsZero() || from.After(epoch) { // not all of the time before is proven
-		return time.Time{}, time.Time{}, err
-	}
-	since = proven.Add(-s.Settings.Overlap - s.list.Lag)
-	return since, until, s.ordered(since, until)
-}
-
-// ordered refuses a time that ends before it begins.
-func (s *sweep) ordered(since, until time.Time) error {
-	if !until.Before(since) {
-		return nil
-	}
-	return runs.Refuse(fmt.Errorf("type %s: what changed since %s and until %s would be asked for, which is nothing: without a since it is from a little before what is proven", s.objectType,
-		since.Format(time.RFC3339), until.Format(time.RFC3339)))
-}
-
-// whole: all objects are listed, not only those that changed.
-func (s *sweep) whole() bool { return s.from.IsZero() }
 
 // listed reads the list from the cursor on and mends what differs.
 func (s *sweep) listed(ctx context.Context) (runs.Status, error) {
+	s.waiting = strings.HasPrefix(s.hold.Detail, notYet) // a process that has ended may have said so
 	reading, stop := context.WithCancel(ctx)
 	pages := s.read(reading)
 	defer func() {
@@ -305,14 +233,24 @@ func (s *sweep) listed(ctx context.Context) (runs.Status, error) {
 	}()
 	for {
 		some, err := gather(ctx, pages, s.crowded)
+		var w *waitsError
 		if len(some) > 0 {
+			if err := s.awaited(ctx); err != nil {
+				return "", err
+			}
 			if status, err := s.step(ctx, some); err != nil || status != runs.Running {
 				return status, err
 			}
 		}
 		switch {
+		case errors.As(err, &w) && w.wait > staysFor:
+			return "", w
+		case errors.As(err, &w):
+			if err := s.awaits(ctx, w); err != nil {
+				return "", err
+			}
 		case errors.Is(err, errExpired):
-			return s.restart(ctx)
+			return s.restart(ctx, err)
 		case err != nil:
 			return "", &listError{err}
 		case s.phase != inList:
@@ -342,6 +280,8 @@ func gather(ctx context.Context, pages <-chan *listPage, one bool) (some []*list
 			return some, cmp.Or(context.Cause(ctx), errors.New("the list ended before its last page"))
 		case p.err != nil:
 			return some, p.err
+		case p.waits != nil:
+			return some, p.waits
 		}
 		some, n = append(some, p), n+len(p.items)
 		if one || p.next == "" || n >= compareAtOnce {
@@ -354,14 +294,16 @@ func gather(ctx context.Context, pages <-chan *listPage, one bool) (some []*list
 func (s *sweep) step(ctx context.Context, pages []*listPage) (runs.Status, error) {
 	var items []*item
 	seen := map[string]bool{}
+	place := &place{phase: s.phase, cursor: pages[len(pages)-1].next}
 	for _, p := range pages {
+		place.passed = append(place.passed, p.passed...)
 		for _, it := range p.items {
 			if !seen[it.id] { // what moved within the list may be told twice
 				seen[it.id], items = true, append(items, it)
 			}
 		}
 	}
-	place := &place{phase: s.phase, cursor: pages[len(pages)-1].next, met: items}
+	place.met = items
 	if place.cursor == "" {
 		if place.phase = inGraves; s.whole() {
 			place.phase = inGhosts
@@ -372,24 +314,6 @@ func (s *sweep) step(ctx context.Context, pages []*listPage) (runs.Status, error
 		return status, err
 	}
 	return runs.Running, s.circles(pages, s.Checked > before)
-}
-
-// circles ends a list that tells of nothing new page after page. One that was begun again may tell once more of all that it has told of.
-func (s *sweep) circles(pages []*listPage, fresh bool) error {
-	if fresh {
-		s.idle, s.stale = 0, 0
-		return nil
-	}
-	for _, p := range pages {
-		s.stale += len(p.items)
-		if s.idle++; s.restarts > 0 && len(p.items) > 0 && int64(s.stale) <= s.Checked {
-			s.idle = 0
-		}
-	}
-	if s.idle <= maxIdle {
-		return nil
-	}
-	return runs.Refuse(fmt.Errorf("the API of source %s told of nothing new on the last %d pages of type %s, and of more to come each time: its cursors lead in a circle", s.source.Name, s.idle, s.objectType))
 }
 
 // pass compares items, keeps the place behind them, and mends what differs.
@@ -440,16 +364,16 @@ func (s *sweep) needsVisit(it *item) bool {
 	return !s.order.DryRun && (it.look == nil || it.kind != missing)
 }
 
-// restart begins a list again whose cursor is no longer known.
-func (s *sweep) restart(ctx context.Context) (runs.Status, error) {
+// restart begins a list again whose cursor is no longer known, as why says.
+func (s *sweep) restart(ctx context.Context, why error) (runs.Status, error) {
 	if s.restarts == maxRestarts {
-		return "", &listError{runs.Refuse(fmt.Errorf("the API of source %s forgot the cursor of type %s %d times; it keeps one for a shorter time than its list takes: raise the source's api.rate, or ask when there is less to do",
-			s.source.Name, s.objectType, maxRestarts+1))}
+		return "", &listError{runs.Refuse(fmt.Errorf("the API of source %s forgot the cursor of type %s %d times; it keeps one for a shorter time than its list takes: raise the source's api.rate, or ask when there is less to do; the last time: %w",
+			s.source.Name, s.objectType, maxRestarts+1, why))}
 	}
 	if err := s.renew(ctx); err != nil {
 		return "", err
 	}
-	s.idle, s.stale = 0, 0
+	s.idle, s.stale, s.sparse = 0, 0, circle{}
 	return s.tell(ctx, true)
 }
 

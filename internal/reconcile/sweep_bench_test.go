@@ -40,6 +40,10 @@ func thing(n int) string {
 		n, n, n, n%100, n*7, n, strings.Repeat("lorem ipsum ", 40), sim.Start)
 }
 
+func (l *long) Download(context.Context, string, string, int64) (io.ReadCloser, error) {
+	return nil, errDown
+}
+
 func (l *long) page(from int) []byte {
 	var out strings.Builder
 	out.WriteString(`{"things":[`)
@@ -76,6 +80,7 @@ func (l *long) serve(b *testing.B) {
 
 func (l *long) Now() time.Time       { return time.Now() }
 func (*long) Longest() time.Duration { return 0 }
+func (*long) Skew() time.Duration    { return 0 }
 
 func (l *long) Do(_ context.Context, c provider.Call) (*reconcile.Response, error) {
 	began := time.Now()

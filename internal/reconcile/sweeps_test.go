@@ -122,8 +122,14 @@ func (d *dying) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 // dies carries runs out so that each attempt ends at a later statement than the one before.
 func (b *world) dies(t *testing.T) runs.Carry {
 	t.Helper()
-	d, r := &dying{}, b.runner()
-	cfg := b.Pool.Config()
+	return dies(t, b.runner())
+}
+
+// dies carries runs out by a runner so that each attempt ends at a later statement than the one before.
+func dies(t *testing.T, r *reconcile.Runner) runs.Carry {
+	t.Helper()
+	d := &dying{}
+	cfg := r.Pool.Config()
 	cfg.ConnConfig.Tracer = d
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {

@@ -140,6 +140,32 @@ func TestOneObjectInTroubleIsLeft(t *testing.T) {
 	}
 }
 
+// An object in trouble is not left while the API is in trouble with everything: the run waits for it to be well, and mends the object then.
+func TestAnObjectIsNotLeftWhileNothingAnswers(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 220, living)
+	b.deliver(t, b.api.h.Events)
+	b.spoil(t)
+	var down, well atomic.Bool
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path == "/things/obj_3" && !well.Load() {
+			down.Store(true)
+		}
+		if down.Load() && !well.Load() {
+			return failing(http.StatusBadGateway), nil
+		}
+		return nil, nil
+	}
+	b.carry(t, b.runner())
+	run := b.order(t, reconcile.Order{What: reconcile.Objects, Type: "thing"})
+	r := b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Final() })
+	if n := one[int64](t, b, `SELECT coalesce(sum(remaining), 0) FROM sweeps`); r.Status.Final() || n != 0 {
+		t.Errorf("%s with %d left: %s", r.Status, n, r.Detail)
+	}
+	well.Store(true)
+	counted(t, b.ended(t, run), kinds(5))
+}
+
 // A source whose API lists nothing says what to set.
 func TestASweepOfNothingIsRefused(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ type counters struct{ sim.Provider }
 
 func (counters) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
 	if s.Missing {
-		return provider.Observation{Account: s.Account, ObjectType: s.ObjectType, ObjectID: s.ObjectID, Partial: "not found"}, nil
+		return provider.Observation{Account: s.Account, ObjectType: s.ObjectType, ObjectID: s.ObjectID, Partial: "not found", Deleted: true}, nil
 	}
 	return sim.Provider{}.Snapshot(src, s)
 }
@@ -76,7 +76,10 @@ func TestUnfitAnswersEnd(t *testing.T) {
 	doubt := func(id string) {
 		t.Helper()
 		at := time.Now().Add(ahead)
-		b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: at, Body: fmt.Appendf(nil, `{"id":%q,"object_id":"obj_1","type":"thing.updated","unit":1,"partial":"a part","time":%d}`, id, at.UnixMicro())}})
+		e := sim.Event{Key: id, Object: "obj_1", Happened: at.UnixMicro(), ReceivedAt: at,
+			Body: fmt.Appendf(nil, `{"id":%q,"object_id":"obj_1","type":"thing.updated","unit":1,"partial":"a part","time":%d}`, id, at.UnixMicro())}
+		b.api.h.Events = append(b.api.h.Events, e) // which the API knows
+		b.deliver(t, []sim.Event{e})
 	}
 	parked("where somebody asks", 1, 2)
 	doubt("one")

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -26,8 +27,19 @@ WITH h AS (
 SELECT ` + hintColumns + ` FROM h JOIN sources s ON s.number = h.source`
 
 // Wish has somebody's look at an object made by a running processor at its next pass, as soon as what the object owes one for is past.
-func Wish(ctx context.Context, pool *pgxpool.Pool, k versioning.Key, who, reason string) (*HintView, error) {
-	return one(ctx, pool, k, "enter", wishSQL, k.Source, k.Account, k.Type, k.ID, events.Text(reason), events.Text(who))
+func Wish(ctx context.Context, db postgres.DB, k versioning.Key, who, reason string) (*HintView, error) {
+	return one(ctx, db, k, "enter", wishSQL, k.Source, k.Account, k.Type, k.ID, events.Text(reason), events.Text(who))
+}
+
+// readSQL says whether some processor has the source's API to read: each opens the budget of the key's account when it begins.
+const readSQL = `SELECT EXISTS (SELECT FROM budgets WHERE source = $1)`
+
+// Read says whether a processor has had a source whose API it reads, since nobody else makes its looks.
+func Read(ctx context.Context, pool *pgxpool.Pool, source int32) (read bool, err error) {
+	if err := pool.QueryRow(ctx, readSQL, source).Scan(&read); err != nil {
+		return false, fmt.Errorf("see whether the API of source %d is read: %w", source, err)
+	}
+	return read, nil
 }
 
 // forgetSQL takes a hint back. The mirror makes it again where the object still owes a look.
@@ -38,12 +50,12 @@ WITH h AS (
 SELECT ` + hintColumns + ` FROM h JOIN sources s ON s.number = h.source`
 
 // Forget takes a hint back: a wish, or one that nothing can be made of. A look under way is made all the same. Errors: events.ErrNotFound.
-func Forget(ctx context.Context, pool *pgxpool.Pool, k versioning.Key) (*HintView, error) {
-	return one(ctx, pool, k, "drop", forgetSQL, k.Source, k.Account, k.Type, k.ID)
+func Forget(ctx context.Context, db postgres.DB, k versioning.Key) (*HintView, error) {
+	return one(ctx, db, k, "drop", forgetSQL, k.Source, k.Account, k.Type, k.ID)
 }
 
-func one(ctx context.Context, pool *pgxpool.Pool, k versioning.Key, verb, sql string, args ...any) (*HintView, error) {
-	rows, err := pool.Query(ctx, sql, args...)
+func one(ctx context.Context, db postgres.DB, k versioning.Key, verb, sql string, args ...any) (*HintView, error) {
+	rows, err := db.Query(ctx, sql, args...)
 	var h HintView
 	if err == nil {
 		h, err = pgx.CollectExactlyOneRow(rows, scanHint)

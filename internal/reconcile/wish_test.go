@@ -61,12 +61,27 @@ func TestEachWishIsKept(t *testing.T) {
 	b.deliver(t, b.api.h.Events)
 	var log lockedBuffer
 	operator, run := b.DB.Role(t, "operator"), b.runner()
+	run.Sources.All()[b.Source].API.Rate = 20
 	pass := (&reconcile.Looks{Runner: run, ID: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}).Passes(run.Sources.All()[b.Source])
 	wish := func(id, who, why string) {
 		t.Helper()
 		if _, err := reconcile.Wish(t.Context(), operator, versioning.Key{Source: b.Source, Type: "thing", ID: id}, who, why); err != nil {
 			t.Fatal(err)
 		}
+	}
+	read := func(want bool) {
+		t.Helper()
+		if got, err := reconcile.Read(t.Context(), operator, b.Source); err != nil || got != want {
+			t.Errorf("the API is read: %t (%v), want %t", got, err, want)
+		}
+	}
+	read(false)
+	if _, err := pass(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	read(true) // though the API was not called yet
+	if got := b.DB.Rows(t, `SELECT tokens::text FROM budgets`); len(got) != 1 || got[0] != "2" {
+		t.Errorf("calls that may come at once are %q, want a tenth of the rate", got)
 	}
 	passes := func() {
 		t.Helper()

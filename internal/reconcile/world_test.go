@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,7 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -62,7 +63,13 @@ func (a *api) meets(fails func(c provider.Call) (*reconcile.Response, error)) {
 	a.fails = fails
 }
 
+func (a *api) Download(context.Context, string, string, int64) (io.ReadCloser, error) {
+	return nil, errors.New("the simulated API has no files")
+}
+
 func (a *api) Longest() time.Duration { return 0 }
+
+func (a *api) Skew() time.Duration { return 0 }
 
 // made says how often a path was called.
 func (a *api) made(prefix string) (n int) {
@@ -96,6 +103,9 @@ func (a *api) Do(_ context.Context, c provider.Call) (*reconcile.Response, error
 		if !a.h.There(id, a.now.UnixMicro()) && !a.h.Final { // for good, it would be a stub
 			status, body = http.StatusNotFound, nil
 		}
+	}
+	if key, ok := strings.CutPrefix(c.Path, "/event/"); ok && !slices.ContainsFunc(a.h.Events, func(e sim.Event) bool { return e.Key == key }) {
+		status, body = http.StatusNotFound, nil
 	}
 	if c.Path == "/" {
 		body = a.h.Page(0, math.MaxInt64, "", 1)
@@ -135,20 +145,23 @@ var eventTime = sim.Options{Objects: 8, Changes: 9, Contents: 4, Unit: 1_000_000
 // deliver stores and applies some events as webhooks under the provider's own keys.
 func (b *world) deliver(t *testing.T, evs []sim.Event) {
 	t.Helper()
-	var ids []int64
-	for _, e := range evs {
-		named, err := sim.Provider{}.Identify(nil, &provider.Delivery{Body: e.Body})
-		if err != nil {
-			t.Fatal(err)
-		}
-		receipts, err := events.Append(t.Context(), b.gateway, []events.Delivery{{Source: b.Source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook,
-			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body, Events: named}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, receipts[0][0].ID)
+	ds := make([]*provider.Delivery, len(evs))
+	for i, e := range evs {
+		ds[i] = &provider.Delivery{Body: e.Body, ReceivedAt: e.ReceivedAt}
 	}
-	applied.Apply(t, b.proc, 0, ids)
+	applied.Deliver(t, b.gateway, b.proc, b.Sources[applied.Name], ds...)
+}
+
+// audit applies what has no outcome yet, as the auditor has it done.
+func (b *world) audit(t *testing.T) {
+	t.Helper()
+	var ids []int64
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}') FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`).Scan(&ids); err != nil {
+		t.Fatal(err)
+	}
+	if len(ids) > 0 {
+		applied.Apply(t, b.proc, 0, ids)
+	}
 }
 
 // sources are what runs reconcile.
@@ -188,7 +201,7 @@ func (b *world) ended(t *testing.T, run int64) (r *runs.Run) {
 	return r
 }
 
-// wrong says which objects are not what the provider has.
+// wrong says which objects are not what the provider has now.
 func (b *world) wrong(t *testing.T) (wrong []string) {
 	t.Helper()
 	tx, err := b.DB.Pool.Begin(t.Context())
@@ -202,7 +215,7 @@ func (b *world) wrong(t *testing.T) (wrong []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o := objs[0]; o.State.Hash != b.api.h.Truth(id).Hash || o.Ambiguous || o.LookAfter != 0 {
+		if o := objs[0]; o.State.Hash != b.api.h.State(id, b.api.Now().UnixMicro()).Hash || o.Ambiguous || o.LookAfter != 0 {
 			wrong = append(wrong, fmt.Sprintf("%s is %s (deleted %v, ambiguous %v, look after %d)", id, o.State.JSON, o.State.Deleted, o.Ambiguous, o.LookAfter))
 		}
 	}

@@ -142,6 +142,9 @@ func (w *work) uncover(ctx context.Context, table string, some []Object) error {
 		return err
 	}
 	hers, err := w.Processor.Telling(ctx, ids, w.order.shows)
+	if err == nil {
+		hers, err = w.meant(ctx, hers)
+	}
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 		if !o.scans() {
 			break
 		}
-		if _, err := o.eachShown(ctx, pool, table, math.MaxInt64, l.shown); err != nil {
+		if _, err := o.eachShown(ctx, pool, table, math.MaxInt64, nil, l.shown); err != nil {
 			return nil, err
 		}
 	}

@@ -27,6 +27,7 @@ const objectsSQL = `
 SELECT o.account, o.object_type, o.object_id, o.updated_at, o.state, o.tie_set FROM objects o
 WHERE o.source = $1 AND ($2::text IS NULL OR o.account = $2) AND (o.account, o.object_type, o.object_id) > ($3, $4, $5) AND (o.state IS NOT NULL OR o.tie_set <> '[]')
   AND o.last_event_id <= $6 AND o.version_at > -9223372036854775808
+  AND ($7::timestamptz IS NULL OR coalesce((SELECT e.received_at FROM events e WHERE e.id = o.last_event_id) <= $7, true))
 ORDER BY o.account, o.object_type, o.object_id LIMIT 50`
 
 // in is a statement about the mirror, for another table.
@@ -38,11 +39,12 @@ type row struct {
 	readAt time.Time
 }
 
-// eachShown gives the objects that a table shows what an order looks for of, up to a bound, some at a time: retention may have dropped the events that made them.
-func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, table string, bound int64, do func([]row) (runs.Status, error)) (runs.Status, error) {
+// eachShown gives the objects that a table shows what an order looks for of, up to a bound and, unless it is nil, a time of receipt, some at a time: retention may have dropped the events
+// that made them.
+func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, table string, bound int64, received *time.Time, do func([]row) (runs.Status, error)) (runs.Status, error) {
 	last := row{Object: Object{Source: o.Source}}
 	for {
-		rows, err := pool.Query(ctx, in(table, objectsSQL), o.Source, o.Account, last.Account, last.Type, last.ID, bound)
+		rows, err := pool.Query(ctx, in(table, objectsSQL), o.Source, o.Account, last.Account, last.Type, last.ID, bound, received)
 		if err != nil {
 			return "", fmt.Errorf("look through %s: %w", table, err)
 		}
@@ -96,7 +98,7 @@ func (w *work) shown(ctx context.Context) (runs.Status, error) {
 	for _, table := range tables() {
 		for missed := true; missed; {
 			missed = false
-			status, err := w.order.eachShown(ctx, w.Pool, table, w.hold.Bound, func(found []row) (runs.Status, error) {
+			status, err := w.order.eachShown(ctx, w.Pool, table, w.hold.Bound, w.askedAt, func(found []row) (runs.Status, error) {
 				n, err := w.cover(ctx, table, found)
 				if err != nil {
 					return "", err

@@ -118,7 +118,7 @@ func (a *Answers) source(ctx context.Context, s *asker) error {
 	return nil
 }
 
-// answer enters the run that a request asks for, or says why it waits for a person. What is newer than the request is not what it asks for: the shop may have come back.
+// answer enters the run that a request asks for, or says why it waits for a person. What was received after the request is not what it asks for: the shop may have come back.
 func (a *Answers) answer(ctx context.Context, id int64) error {
 	r, asks, err := request(ctx, a.Pool, id)
 	if errors.Is(err, events.ErrNotFound) { // retention was faster

@@ -41,7 +41,7 @@ type Order struct {
 	All bool `json:"all,omitempty"`
 	// RequestedBy is the event by which the sender asked for it.
 	RequestedBy int64 `json:"requested_by,string,omitempty"`
-	// Until is the newest event that may be cleared; 0: what is there when the run begins.
+	// Until is the event by which a sender asked: what was received after it stays, whatever its id is. 0: all goes that is there when the run begins.
 	Until int64 `json:"until,string,omitempty"`
 	// Words say what was asked for, without any value.
 	Words map[string]string `json:"words,omitempty"`
@@ -127,6 +127,9 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	}
 	w := &work{Runner: r, order: &order, hold: h, first: h.Bound == 0}
 	if w.first {
+		if err := w.drained(ctx); err != nil {
+			return "", err
+		}
 		if err := w.bound(ctx, h.Freeze); err != nil {
 			return "", err
 		}
@@ -153,6 +156,8 @@ type work struct {
 	others *others
 	// first: nobody has had the run before.
 	first bool
+	// askedAt is when the request was received that Until names; nil: there is none.
+	askedAt *time.Time
 }
 
 // prepare reads which requests there may be.
@@ -162,18 +167,18 @@ func (w *work) prepare(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if w.askedAt, err = receivedAt(ctx, w.Pool, w.order.Until); err != nil {
+		return err
+	}
 	w.others, err = requestsOfOthers(ctx, w.Pool)
 	return err
 }
 
-// bound keeps up to where the log is cleared: what there is now, and nothing that is newer than a request.
+// bound keeps up to where the log is cleared: what there is now. What was received before a request may have come out of a spool after it, so its id is no bound.
 func (w *work) bound(ctx context.Context, keep func(context.Context, int64) error) error {
 	bound, err := events.FreezeBound(ctx, w.Pool)
 	if err != nil {
 		return err
-	}
-	if w.order.Until > 0 {
-		bound = min(bound, w.order.Until)
 	}
 	return keep(ctx, bound)
 }
@@ -232,7 +237,11 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 			atOnce = max(len(ids), atOnce)
 		}
 		for some := range slices.Chunk(ids, atOnce) {
-			found, unread, err := w.order.choose(ctx, w.Pool, some)
+			meant, err := w.meant(ctx, some)
+			if err != nil {
+				return "", err
+			}
+			found, unread, err := w.order.choose(ctx, w.Pool, meant)
 			if err == nil {
 				err = w.each(ctx, found)
 			}
@@ -240,7 +249,7 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 				return "", err
 			}
 			w.hold.Counts[CountUnread] += int64(len(unread))
-			w.hold.Counts[CountSeen] += int64(len(some))
+			w.hold.Counts[CountSeen] += int64(len(meant))
 			if status, err := w.hold.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
 				return status, err
 			}
@@ -254,6 +263,10 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 
 // each redacts events that were found, some at a time.
 func (w *work) each(ctx context.Context, ids []int64) error {
+	ids, err := w.meant(ctx, ids)
+	if err != nil {
+		return err
+	}
 	ids, spared, err := w.others.spare(ctx, w.Pool, ids, w.order.RequestedBy)
 	if err != nil {
 		return err
@@ -343,6 +356,9 @@ func (w *work) clear(ctx context.Context, ids []int64, objects []Object, rejecti
 		return with(ctx, tx, func() error {
 			err := tx.QueryRow(ctx, redactSQL, w.hold.Run.Run, notNil(ids), notNil(locks), k.sources, k.accounts, k.types, k.ids, notNil(rejections)).Scan(&events, &rows, &conflicts, &refused)
 			if err != nil {
+				return err
+			}
+			if err := dropEffects(ctx, tx, k, ids); err != nil {
 				return err
 			}
 			return dropDrifts(ctx, tx, k, ids)

@@ -52,7 +52,13 @@ func body(object string, at int64, address string) []byte {
 // store appends one delivery with an event of each key.
 func (b *testBundle) store(t *testing.T, object string, text []byte, keys ...string) []int64 {
 	t.Helper()
-	d := events.Delivery{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: text}
+	return b.storeAt(t, time.Now().UTC(), object, text, keys...)
+}
+
+// storeAt does so with what was received at a time, as what comes out of a spool.
+func (b *testBundle) storeAt(t *testing.T, received time.Time, object string, text []byte, keys ...string) []int64 {
+	t.Helper()
+	d := events.Delivery{Source: b.source, ReceivedAt: received, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: text}
 	if strings.Contains(string(text), email) {
 		d.Headers = []byte(`{"From": "` + email + `"}`)
 	}

@@ -39,15 +39,18 @@ type Order struct {
 // Mode says which side effects of an event happen when it is applied again.
 type Mode string
 
-// The modes. There are no effects yet, so all of them do the same; the order keeps which was asked for.
+// The modes.
 const (
-	// State: none.
+	// State: none, also of what the run changes.
 	State Mode = "state"
-	// Missing: those that have no entry in the ledger of effects.
+	// Missing: those of what the run changes that have no entry in the ledger of effects. What was changed before is not changed again, and has none.
 	Missing Mode = "missing"
-	// Force: all. Such a run is only proposed, until a person approves it.
+	// Force: as Missing, and what had followed from the events happens again. Such a run is only proposed, until a person approves it.
 	Force Mode = "force"
 )
+
+// effects says whether what a run of the mode changes has effects.
+func (m Mode) effects() bool { return m == Missing || m == Force }
 
 // DefaultChunk is the most events between two checkpoints.
 const DefaultChunk = 2000
@@ -72,11 +75,15 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := r.freeze(ctx, h); err != nil {
 		return "", err
 	}
-	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, to: processor.Target{Run: h.Run.Run, Log: log}}
+	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, to: processor.Target{Run: h.Run.Run, Effects: order.Mode.effects(), Log: log}}
 	w.match = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
 		return events.Match(ctx, pool, &order.Filter, after, bound)
 	}
-	if w.do = w.apply; order.Publish {
+	w.do = w.apply
+	if order.Mode == Force {
+		w.do = w.force
+	}
+	if order.Publish {
 		w.do, w.unread = w.publish, true // which reads whole bodies
 	} else if err := r.reads(ctx, order.Filter.Source); err != nil {
 		return "", err

@@ -2,6 +2,9 @@ package replay
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 
@@ -75,8 +78,33 @@ func (r *Runner) CarryRetry(ctx context.Context, h *runs.Hold, log *slog.Logger)
 	if err := r.reads(ctx, order.Filter.Source); err != nil {
 		return "", err
 	}
+	mode, err := r.modeOf(ctx, order.Run)
+	if err != nil {
+		return "", err
+	}
 	w := &walk{Runner: r, hold: h, alone: h.Abandoned, log: log, rate: order.Rate, match: order.Match, choosesOnce: true,
-		to: processor.Target{Run: order.Run, Again: h.Run.Run, Log: log}}
+		to: processor.Target{Run: order.Run, Again: h.Run.Run, Effects: mode.effects(), Log: log}}
 	w.do = w.apply
 	return w.walk(ctx)
+}
+
+// modeOf is in which mode a run was asked for; State where it is no replay, or is not in the ledger any more.
+func (r *Runner) modeOf(ctx context.Context, run int64) (Mode, error) {
+	if run == events.LiveRun {
+		return State, nil
+	}
+	of, err := runs.Show(ctx, r.Pool, run)
+	switch {
+	case errors.Is(err, events.ErrNotFound):
+		return State, nil
+	case err != nil:
+		return "", err
+	case of.Job != Job:
+		return State, nil
+	}
+	var order Order
+	if err := json.Unmarshal(of.Asked, &order); err != nil {
+		return "", fmt.Errorf("read what run %d was asked for: %w", run, err)
+	}
+	return order.Mode, nil
 }

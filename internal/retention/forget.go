@@ -43,6 +43,9 @@ func (w *work) forget(ctx context.Context) error {
 	if err := w.forgetOlder(ctx, CountRejections, forgetRejectionsSQL, w.order.Rejections); err != nil {
 		return err
 	}
+	if err := w.forgetEffects(ctx, oldest); err != nil {
+		return err
+	}
 	return w.forgetRuns(ctx)
 }
 

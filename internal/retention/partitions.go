@@ -32,8 +32,8 @@ type Partition struct {
 	lo, hi int64 // ids, hi exclusive
 	// attached: it belongs to the log; pending: its detaching was interrupted.
 	attached, pending bool
-	// ready: all that must outlive it was kept.
-	ready bool
+	// ready: all that must outlive it was kept. again: it was dropped before, and was made again since, by a clock that went back; what it held then was kept.
+	ready, again bool
 }
 
 // querier is a connection or a pool.
@@ -44,14 +44,15 @@ type querier interface {
 }
 
 // partitionsSQL lists the tables of the log's days. One that is not attached counts only if retention detached it: what a person took out of the log
-// is theirs.
+// is theirs. One that was dropped may be there again.
 const partitionsSQL = `
-SELECT p.relname, p.lo, p.hi, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false), r.ready_at IS NOT NULL
+SELECT p.relname, p.lo, p.hi, p.events, coalesce(pg_total_relation_size(p.oid), 0), i.inhrelid IS NOT NULL, coalesce(i.inhdetachpending, false),
+  r.ready_at IS NOT NULL AND r.dropped_at IS NULL, r.dropped_at IS NOT NULL
 FROM (SELECT c.oid, c.relname::text, (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD')) * 1000)::bigint << 20 AS lo,
     (extract(epoch FROM to_date(substr(c.relname, 8), 'YYYYMMDD') + 1) * 1000)::bigint << 20 AS hi, greatest(c.reltuples, 0)::bigint AS events
   FROM pg_class c WHERE c.relnamespace = 'postern'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^events_[0-9]{8}$') p
 LEFT JOIN pg_inherits i ON i.inhrelid = p.oid AND i.inhparent = 'events'::regclass
-LEFT JOIN retired r ON r.name = p.relname AND r.dropped_at IS NULL
+LEFT JOIN retired r ON r.name = p.relname
 WHERE i.inhrelid IS NOT NULL OR r.ready_at IS NOT NULL ORDER BY p.lo`
 
 // partitions are those of the log, the oldest first.
@@ -62,7 +63,7 @@ func partitions(ctx context.Context, db querier) ([]Partition, error) {
 	}
 	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Partition, error) {
 		var p Partition
-		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Bytes, &p.attached, &p.pending, &p.ready)
+		err := row.Scan(&p.Name, &p.lo, &p.hi, &p.Events, &p.Bytes, &p.attached, &p.pending, &p.ready, &p.again)
 		p.From.Time, p.To.Time = events.Time(p.lo), events.Time(p.hi)
 		return p, err
 	})
@@ -78,11 +79,13 @@ func (o *Order) due(parts []Partition) {
 	for i := range parts {
 		p := &parts[i]
 		gone := !p.attached || p.pending // readers find it no more
-		p.Due = gone && p.ready || !gone && !before.IsZero() && !p.To.After(before)
+		p.Due = gone && (p.ready || p.again) || !gone && !before.IsZero() && !p.To.After(before)
 	}
 }
 
 const (
+	cameSQL = `SELECT count(*) FROM events WHERE id >= $1 AND id < $2`
+
 	// unauditedSQL: events of a partition above the auditor's checkpoint, below which each has an outcome.
 	unauditedSQL = `SELECT id FROM events WHERE id >= greatest($1, 1 + coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = 'auditor' AND c.run = 0), 0)) AND id < $2
 ORDER BY id LIMIT 1`
@@ -102,6 +105,9 @@ ORDER BY r.run LIMIT 1`
 func held(ctx context.Context, db querier, p *Partition) (string, error) {
 	if !p.attached || p.pending { // nobody finds it any more, and none can be detached before its detaching is finished
 		return "", nil
+	}
+	if why, err := refilled(ctx, db, p); why != "" || err != nil {
+		return why, err
 	}
 	var event, n, run int64
 	var job, status string
@@ -130,4 +136,27 @@ func held(ctx context.Context, db querier, p *Partition) (string, error) {
 		return fmt.Sprintf("senders' requests in it that nobody has answered: %d, the first of them event %d: see postern redact --from-event %d --preview", n, first, first), nil
 	}
 	return "", nil
+}
+
+// refilled says why a partition that was made again after its drop must stay: it holds events, which it does not where the floor that ids are made above has held. What its day held before is in the bases.
+func refilled(ctx context.Context, db querier, p *Partition) (string, error) {
+	if !p.again {
+		return "", nil
+	}
+	sql, args := cameSQL, []any{p.lo, p.hi}
+	if !p.attached {
+		sql, args = "SELECT count(*) FROM "+pgx.Identifier{p.Name}.Sanitize(), nil
+	}
+	var n int64
+	if err := db.QueryRow(ctx, sql, args...).Scan(&n); err != nil {
+		return "", fmt.Errorf("count the events of %s: %w", p.Name, err)
+	}
+	switch {
+	case n == 0:
+		return "", nil
+	case p.attached:
+		return fmt.Sprintf("retention dropped this day before, and %d events have come into it since, when a clock had gone back: they stay until somebody says that they are to be retired like any others, which is DELETE FROM postern.retired WHERE name = '%s' as its owner; "+
+			"note the file that the row names first, and move it away", n, p.Name), nil
+	}
+	return fmt.Sprintf("retention dropped this day before, and this table is no part of the log and holds %d events: attach it again, or give it another name", n), nil
 }

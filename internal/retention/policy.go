@@ -22,6 +22,10 @@ type Policy struct {
 	Rejections int `json:"rejections"`
 	// Runs is the age of the history of runs.
 	Runs int `json:"runs"`
+	// Effects is the age after which what effects were planned with and were answered is cleared, since they ended; EffectKeys that after which they are deleted, and their keys may be planned again, never before
+	// the events that planned them.
+	Effects    int `json:"effects,omitzero"`
+	EffectKeys int `json:"effect_keys,omitzero"`
 }
 
 // Empty says that everything is kept for ever.
@@ -29,12 +33,12 @@ func (p Policy) Empty() bool { return p == Policy{} }
 
 // Check refuses what would forget anything before the events it belongs to. Errors: events.ErrInvalid.
 func (p Policy) Check() error {
-	for _, days := range []int{p.Bodies, p.Keys, p.Outcomes, p.Rejections, p.Runs} {
+	for _, days := range []int{p.Bodies, p.Keys, p.Outcomes, p.Rejections, p.Runs, p.Effects, p.EffectKeys} {
 		if days < 0 {
 			return fmt.Errorf("%w: a retention of %d days", events.ErrInvalid, days)
 		}
 	}
-	for what, days := range map[string]int{"keys": p.Keys, "outcomes": p.Outcomes} {
+	for what, days := range map[string]int{"keys": p.Keys, "outcomes": p.Outcomes, "effect_keys": p.EffectKeys} {
 		if days > 0 && (p.Bodies == 0 || days < p.Bodies) {
 			return fmt.Errorf("%w: retention of %s for %d days, and of events for %d (0: for ever): keep %s at least as long as events", events.ErrInvalid, what, days, p.Bodies, what)
 		}

@@ -42,6 +42,9 @@ const (
 	CountConflicts  = "conflicts"
 	CountRejections = "rejections"
 	CountRuns       = "runs"
+	// CountEffects are effects whose contents were cleared, CountEffectKeys those that were deleted.
+	CountEffects    = "effects"
+	CountEffectKeys = "effect_keys"
 )
 
 // work is a run that is carried out.

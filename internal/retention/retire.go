@@ -17,7 +17,7 @@ func (w *work) retire(ctx context.Context, p *Partition) (why string, err error)
 	if why, err := held(ctx, w.conn, p); why != "" || err != nil {
 		return why, err
 	}
-	if p.attached {
+	if p.attached && !p.again {
 		if why, err := w.prepare(ctx, p); why != "" || err != nil {
 			return why, err
 		}
@@ -29,7 +29,11 @@ func (w *work) retire(ctx context.Context, p *Partition) (why string, err error)
 	if why, err := w.detach(ctx, p); why != "" || err != nil {
 		return why, err
 	}
-	return "", w.drop(ctx, p)
+	p.attached = false
+	if why, err := refilled(ctx, w.conn, p); why != "" || err != nil { // what came while it was detached
+		return why, err
+	}
+	return w.drop(ctx, p)
 }
 
 const (
@@ -173,7 +177,7 @@ func (w *work) finalise(ctx context.Context, parts []Partition) error {
 		if err := w.alter(ctx, p, "ALTER TABLE events DETACH PARTITION %s FINALIZE"); err != nil {
 			return fmt.Errorf("finish detaching %s: %w", p.Name, err)
 		}
-		if p.attached, p.pending = false, false; !p.ready {
+		if p.attached, p.pending = false, false; !p.ready && !p.again {
 			w.log.Warn("a partition whose detaching was interrupted is detached; it is left as a table, since retention had not begun with it", "partition", p.Name)
 		}
 	}
@@ -202,23 +206,46 @@ func (w *work) detach(ctx context.Context, p *Partition) (why string, err error)
 	return "", nil
 }
 
-// drop ends the partition.
-func (w *work) drop(ctx context.Context, p *Partition) error {
+// drop ends the partition; why says what keeps it.
+func (w *work) drop(ctx context.Context, p *Partition) (why string, err error) {
 	if err := w.at("drop"); err != nil {
-		return err
+		return "", err
 	}
-	if err := w.alter(ctx, p, "DROP TABLE IF EXISTS %s"); err != nil {
-		return fmt.Errorf("drop %s: %w", p.Name, err)
+	if p.again {
+		why, err = w.dropEmpty(ctx, p)
+	} else {
+		err = w.alter(ctx, p, "DROP TABLE IF EXISTS %s")
+	}
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("drop %s: %w", p.Name, err)
+	case why != "":
+		return why, nil
 	}
 	if err := w.at("dropped"); err != nil {
-		return err
+		return "", err
 	}
 	if _, err := w.Pool.Exec(ctx, droppedAtSQL, p.Name); err != nil {
-		return fmt.Errorf("note that %s is dropped: %w", p.Name, err)
+		return "", fmt.Errorf("note that %s is dropped: %w", p.Name, err)
 	}
 	w.log.Info("partition dropped", "partition", p.Name, "bytes", p.Bytes, "from", p.From, "to", p.To)
 	w.hold.Counts[CountPartitions]++
-	return w.advance(ctx)
+	return "", w.advance(ctx)
+}
+
+// dropEmpty drops a partition that is there again, if nothing is in it once all who were at it have ended: a person may be restoring it, whose rows nobody else sees yet.
+func (w *work) dropEmpty(ctx context.Context, p *Partition) (why string, err error) {
+	err = pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
+		if err := w.alter(ctx, p, "LOCK TABLE %s IN ACCESS EXCLUSIVE MODE"); err != nil {
+			return err
+		}
+		if why, err = refilled(ctx, tx, p); why != "" || err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "DROP TABLE "+pgx.Identifier{p.Name}.Sanitize())
+		return err
+	})
+	return why, err
 }
 
 // vanishedSQL: who dropped these ended before saying so.

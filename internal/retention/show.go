@@ -143,6 +143,8 @@ func Preview(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
 	count(CountOutcomes, o.Outcomes, countOutcomesSQL, below)
 	count(CountConflicts, o.Bodies, countConflictsSQL, func(before time.Time) []any { return []any{before, oldest} })
 	count(CountRejections, o.Rejections, countRejectionsSQL, func(before time.Time) []any { return []any{before} })
+	count(CountEffects, o.Effects, countEffectsSQL, func(before time.Time) []any { return []any{before} })
+	count(CountEffectKeys, o.EffectKeys, countEffectKeysSQL, func(before time.Time) []any { return []any{before, oldest} })
 	if err != nil {
 		return nil, fmt.Errorf("count what would be forgotten: %w", err)
 	}

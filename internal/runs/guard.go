@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -83,16 +84,16 @@ func (h *Hold) Rest(ctx context.Context) (Status, error) {
 }
 
 const proposeSQL = `
-UPDATE runs r SET status = 'proposed', detail = $4, approved_by = '', approval = '', updated_at = clock_now() FROM checkpoints c
+UPDATE runs r SET status = 'proposed', detail = $4, proposal = $5, approved_by = '', approval = '', updated_at = clock_now() FROM checkpoints c
 WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.leased_by = $3 RETURNING r.status`
 
 // Propose lets the run wait for a person's approval, in the transaction that keeps why; the detail says it in words. Whoever takes the run then is to go on without asking
-// that again. Errors: ErrLost, also where a person has paused or cancelled the run.
-func (h *Hold) Propose(ctx context.Context, tx pgx.Tx, detail string) error {
+// that again, since what is Approved then. Errors: ErrLost, also where a person has paused or cancelled the run.
+func (h *Hold) Propose(ctx context.Context, tx pgx.Tx, what, detail string) error {
 	if err := h.guard(ctx, tx, lockAloneSQL); err != nil {
 		return err
 	}
-	err := tx.QueryRow(ctx, proposeSQL, h.Job, h.Run.Run, h.by, events.Text(detail)).Scan(&h.Status)
+	err := tx.QueryRow(ctx, proposeSQL, h.Job, h.Run.Run, h.by, events.Text(detail), what).Scan(&h.Status)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrLost
 	}
@@ -100,6 +101,11 @@ func (h *Hold) Propose(ctx context.Context, tx pgx.Tx, detail string) error {
 		return fmt.Errorf("propose run %d: %w", h.Run.Run, err)
 	}
 	return nil
+}
+
+// Approved says whether a person has approved what the run was proposed for.
+func (h *Hold) Approved(what string) bool {
+	return slices.ContainsFunc(h.Approvals, func(a Approval) bool { return a.What == what })
 }
 
 const doneSQL = `

@@ -168,6 +168,20 @@ func (h *Hold) Release(ctx context.Context) error {
 	return err
 }
 
+const handBackSQL = `
+WITH held AS (
+  UPDATE checkpoints SET leased_by = '', leased_until = clock_now() + $4::interval, updated_at = clock_now() WHERE job = $1 AND run = $2 AND leased_by = $3 RETURNING run
+)
+UPDATE runs r SET detail = $5, updated_at = clock_now() FROM held h WHERE r.run = h.run AND r.status = 'running' AND r.detail <> $5`
+
+// handBack lets another go on with the run after a while, as Later says.
+func (h *Hold) handBack(ctx context.Context, wait *later) error {
+	if _, err := h.pool.Exec(ctx, handBackSQL, h.Job, h.Run.Run, h.by, wait.after, events.Text(wait.why)); err != nil {
+		return fmt.Errorf("hand back run %d: %w", h.Run.Run, err)
+	}
+	return nil
+}
+
 const putOffSQL = `
 WITH held AS (
   UPDATE checkpoints SET leased_by = '', leased_until = clock_now() + least($5::interval * (1 << least(troubles, 20)), $6::interval), troubles = troubles + 1,

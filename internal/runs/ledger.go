@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Status is how a run stands.
@@ -45,7 +46,9 @@ type Run struct {
 	// ApprovedBy let a run begin that was only proposed, for the reason Approval; "" where nobody had to.
 	ApprovedBy string `json:"approved_by"`
 	Approval   string `json:"approval"`
-	Status     Status `json:"status"`
+	// Approvals are all of them, the oldest first, each with what was approved.
+	Approvals []Approval `json:"approvals,omitzero"`
+	Status    Status     `json:"status"`
 	// Detail says why a run failed, or of one that is under way what it waits for, or met at its last try (Troubles).
 	Detail string `json:"detail"`
 	// Troubles is how often in a row an open run was put off without getting on in between.
@@ -72,6 +75,16 @@ type Run struct {
 	Hand []int64 `json:"-"`
 }
 
+// Approval is what a person let a run do that was proposed.
+type Approval struct {
+	// What was approved, in the job's own terms, "" where that is the run as a whole, and Said what the person was told.
+	What string         `json:"what"`
+	Said string         `json:"said"`
+	Who  string         `json:"who"`
+	Why  string         `json:"why"`
+	At   events.Instant `json:"at"`
+}
+
 // Order is what somebody wants done.
 type Order struct {
 	Job         string
@@ -88,7 +101,7 @@ type Order struct {
 
 const runColumns = `r.run, r.job, r.asked, r.who, r.reason, r.status, r.detail, coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts,
   r.made_at, r.started_at, r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at, coalesce(r.once_key, ''),
-  CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END, r.approved_by, r.approval, r.hand,
+  CASE WHEN c.leased_until > clock_now() AND r.status = 'running' THEN c.leased_by ELSE '' END, r.approved_by, r.approval, r.approvals, r.hand,
   CASE WHEN r.ended_at IS NULL THEN coalesce(c.troubles, 0) ELSE 0 END`
 
 const (
@@ -132,8 +145,8 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 }
 
 // Show returns one run. Errors: events.ErrNotFound.
-func Show(ctx context.Context, pool *pgxpool.Pool, run int64) (*Run, error) {
-	rows, err := pool.Query(ctx, showSQL, run)
+func Show(ctx context.Context, db postgres.DB, run int64) (*Run, error) {
+	rows, err := db.Query(ctx, showSQL, run)
 	if err != nil {
 		return nil, fmt.Errorf("show run %d: %w", run, err)
 	}
@@ -154,9 +167,12 @@ func scanWith(row pgx.CollectableRow, more ...any) (Run, error) {
 	var r Run
 	var started, ended, planned *time.Time
 	err := row.Scan(append([]any{&r.Run, &r.Job, &r.Asked, &r.Who, &r.Reason, &r.Status, &r.Detail, &r.Bound, &r.Cursor, &r.Expected, &r.Counts,
-		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Hand, &r.Troubles}, more...)...)
+		&r.MadeAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule, &planned, &r.OnceKey, &r.HeldBy, &r.ApprovedBy, &r.Approval, &r.Approvals, &r.Hand, &r.Troubles}, more...)...)
 	if len(r.Hand) == 0 {
 		r.Hand = nil
+	}
+	if len(r.Approvals) == 0 {
+		r.Approvals = nil
 	}
 	r.StartedAt, r.EndedAt, r.PlannedAt = instant(started), instant(ended), instant(planned)
 	return r, err
@@ -183,15 +199,15 @@ WHERE run = $1 AND status = ANY($3::text[])`
 
 // Change pauses a run (Paused), lets it go on (Waiting) or ends it for good (Cancelled). Whoever carries it out sees that at its next
 // checkpoint. What the run has done stays done. Errors: events.ErrNotFound, and events.ErrInvalid where the run does not stand so.
-func Change(ctx context.Context, pool *pgxpool.Pool, run int64, to Status) error {
-	done, err := pool.Exec(ctx, changeSQL, run, to, changes[to])
+func Change(ctx context.Context, db postgres.DB, run int64, to Status) error {
+	done, err := db.Exec(ctx, changeSQL, run, to, changes[to])
 	if err != nil {
 		return fmt.Errorf("change run %d: %w", run, err)
 	}
 	if done.RowsAffected() > 0 {
 		return nil
 	}
-	r, err := Show(ctx, pool, run)
+	r, err := Show(ctx, db, run)
 	if err != nil {
 		return err
 	}
@@ -204,21 +220,24 @@ func Change(ctx context.Context, pool *pgxpool.Pool, run int64, to Status) error
 	return fmt.Errorf("%w: run %d is %s, so it cannot become %s", events.ErrInvalid, run, r.Status, to)
 }
 
-const approveSQL = `UPDATE runs SET status = 'waiting', approved_by = $2, approval = $3, updated_at = clock_now() WHERE run = $1 AND status = 'proposed'`
+const approveSQL = `
+UPDATE runs SET status = 'waiting', approved_by = $2, approval = $3, updated_at = clock_now(), proposal = '',
+  approvals = approvals || jsonb_build_object('what', proposal, 'said', detail, 'who', $2::text, 'why', $3::text, 'at', clock_now())
+WHERE run = $1 AND status = 'proposed'`
 
 // Approve lets a proposed run begin. Errors: events.ErrNotFound, and events.ErrInvalid where the run is not proposed or no reason is given.
-func Approve(ctx context.Context, pool *pgxpool.Pool, run int64, who, reason string) error {
+func Approve(ctx context.Context, db postgres.DB, run int64, who, reason string) error {
 	if strings.TrimSpace(reason) == "" {
 		return fmt.Errorf("%w: approve run %d: say why", events.ErrInvalid, run)
 	}
-	done, err := pool.Exec(ctx, approveSQL, run, events.Text(who), events.Text(reason))
+	done, err := db.Exec(ctx, approveSQL, run, events.Text(who), events.Text(reason))
 	if err != nil {
 		return fmt.Errorf("approve run %d: %w", run, err)
 	}
 	if done.RowsAffected() > 0 {
 		return nil
 	}
-	found, err := Show(ctx, pool, run)
+	found, err := Show(ctx, db, run)
 	if err != nil {
 		return err
 	}

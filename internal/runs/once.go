@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -61,8 +60,8 @@ func (e *entry) enter(ctx context.Context, db querier) (run int64, err error) {
 
 // Ask enters a run into the ledger; the next process that has a hand free carries it out, once it is approved where that is needed. It returns the run's number, under a key that was
 // used before that of the first. Errors: as of AskOnce.
-func Ask(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
-	run, _, err = AskOnce(ctx, pool, o)
+func Ask(ctx context.Context, db postgres.DB, o Order) (run int64, err error) {
+	run, _, err = AskOnce(ctx, db, o)
 	return run, err
 }
 
@@ -73,16 +72,16 @@ func AskIn(ctx context.Context, tx pgx.Tx, o Order) (run int64, err error) {
 
 // AskOnce is Ask, and says whether the run is new: where the order's key was used before, it is the run of the first that asked, however it
 // stands. Errors: events.ErrInvalid for a key that was used for something else, or is none.
-func AskOnce(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, fresh bool, err error) {
+func AskOnce(ctx context.Context, db postgres.DB, o Order) (run int64, fresh bool, err error) {
 	if err := checkKey(o.OnceKey); err != nil {
 		return 0, false, err
 	}
 	for {
-		run, refused := (&entry{Order: o}).enter(ctx, pool)
+		run, refused := o.enter(ctx, db)
 		if run != 0 || refused != nil && (o.OnceKey == "" || !noRoom(refused)) {
 			return run, run != 0, refused
 		}
-		if run, err = o.earlier(ctx, pool); err != nil || run != 0 {
+		if run, err = o.earlier(ctx, db); err != nil || run != 0 {
 			return run, false, err
 		}
 		if refused != nil {
@@ -91,15 +90,24 @@ func AskOnce(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, fresh
 	}
 }
 
+// enter enters the order in a transaction of its own, or within the one that it is given, so that what a job's index refuses leaves that one of use.
+func (o *Order) enter(ctx context.Context, db postgres.DB) (run int64, err error) {
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
+		run, err = (&entry{Order: *o}).enter(ctx, tx)
+		return err
+	})
+	return run, err
+}
+
 // Earlier is the run that the key of an order was used for; 0 where it was not, or the order has none. Errors: events.ErrInvalid for a key that was used for something else, or is none.
-func Earlier(ctx context.Context, pool *pgxpool.Pool, o Order) (run int64, err error) {
+func Earlier(ctx context.Context, db postgres.DB, o Order) (run int64, err error) {
 	if o.OnceKey == "" {
 		return 0, nil
 	}
 	if err := checkKey(o.OnceKey); err != nil {
 		return 0, err
 	}
-	return o.earlier(ctx, pool)
+	return o.earlier(ctx, db)
 }
 
 // noRoom says that the job allows one open run where there is one: its own index on open runs has refused another.

@@ -24,6 +24,17 @@ func (r *refusal) Unwrap() error { return r.error }
 // Refuse makes an error the run's own: trying again would not help.
 func Refuse(err error) error { return &refusal{err} }
 
+// later hands a run back that waits for something.
+type later struct {
+	after time.Duration
+	why   string
+}
+
+func (l *later) Error() string { return l.why }
+
+// Later has a run go on after a while, since it waits for what is not its own to do. It is no trouble, and other runs have the place meanwhile. Why becomes its Detail.
+func Later(after time.Duration, why string) error { return &later{after, why} }
+
 // Settings are a runner's numbers; tests shorten them.
 type Settings struct {
 	// Poll is how often the ledger is asked for open runs.
@@ -130,18 +141,25 @@ func (r *Runner) next(ctx context.Context, jobs []string) (busy bool, err error)
 		log = log.With("schedule", hold.Schedule)
 	}
 	if hold.Troubles == 0 {
-		log.Info("run taken", "who", hold.Who, "reason", hold.Reason, "cursor", hold.Cursor)
+		level := slog.LevelInfo
+		if hold.Detail != "" && !hold.Abandoned { // it has said what it waits for, and asks now and then
+			level = slog.LevelDebug
+		}
+		log.Log(ctx, level, "run taken", "who", hold.Who, "reason", hold.Reason, "cursor", hold.Cursor)
 	}
 	status, err := r.keep(ctx, hold, log)
 	stopping := ctx.Err() != nil
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", 2*time.Second)
 	defer cancel()
+	var wait *later
 	switch {
 	case errors.Is(err, ErrLost):
 		return true, r.lost(ctx, hold, log)
 	case errors.As(err, new(*refusal)):
 		log.Error("run failed", "error", err)
 		return true, r.end(ctx, hold, Failed, err.Error())
+	case errors.As(err, &wait) && !stopping:
+		return true, hold.handBack(ctx, wait)
 	case err != nil && !stopping:
 		return true, r.putOff(ctx, hold, err, log)
 	case err != nil:

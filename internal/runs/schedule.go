@@ -118,8 +118,8 @@ func Schedules(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int
 }
 
 // ShowSchedule returns one schedule. Errors: events.ErrNotFound.
-func ShowSchedule(ctx context.Context, pool *pgxpool.Pool, name string) (*Scheduled, error) {
-	rows, err := pool.Query(ctx, showScheduleSQL, name)
+func ShowSchedule(ctx context.Context, db postgres.DB, name string) (*Scheduled, error) {
+	rows, err := db.Query(ctx, showScheduleSQL, name)
 	if err != nil {
 		return nil, fmt.Errorf("show schedule %s: %w", name, err)
 	}
@@ -156,19 +156,19 @@ const resumeSQL = `
 UPDATE schedules SET paused_at = NULL, paused_by = '', planned_at = clock_now() WHERE name = $1 AND paused_at IS NOT NULL`
 
 // PauseSchedule lets planned times pass by until ResumeSchedule; runs that are open go on. It returns the schedule as it stands then. Errors: events.ErrNotFound.
-func PauseSchedule(ctx context.Context, pool *pgxpool.Pool, name, who string) (*Scheduled, error) {
-	if _, err := pool.Exec(ctx, pauseSQL, name, cmp.Or(events.Text(who), "unknown")); err != nil {
+func PauseSchedule(ctx context.Context, db postgres.DB, name, who string) (*Scheduled, error) {
+	if _, err := db.Exec(ctx, pauseSQL, name, cmp.Or(events.Text(who), "unknown")); err != nil {
 		return nil, fmt.Errorf("pause schedule %s: %w", name, err)
 	}
-	return ShowSchedule(ctx, pool, name)
+	return ShowSchedule(ctx, db, name)
 }
 
 // ResumeSchedule has a schedule planned again, from now on. Errors: events.ErrNotFound.
-func ResumeSchedule(ctx context.Context, pool *pgxpool.Pool, name string) (*Scheduled, error) {
-	if _, err := pool.Exec(ctx, resumeSQL, name); err != nil {
+func ResumeSchedule(ctx context.Context, db postgres.DB, name string) (*Scheduled, error) {
+	if _, err := db.Exec(ctx, resumeSQL, name); err != nil {
 		return nil, fmt.Errorf("resume schedule %s: %w", name, err)
 	}
-	return ShowSchedule(ctx, pool, name)
+	return ShowSchedule(ctx, db, name)
 }
 
 // Plan makes an order out of parameters, but for who asks and why. It is called without a pool for a check that connects to nothing. An error
@@ -178,54 +178,76 @@ type Plan func(ctx context.Context, pool *pgxpool.Pool, parameters url.Values) (
 // Fire asks for a schedule's job now, paused or not, as who; its overlap policy holds. It returns the run and whether it is new: with a once
 // key that was used before it is the first one's. Errors: events.ErrNotFound, events.ErrInvalid.
 func Fire(ctx context.Context, pool *pgxpool.Pool, jobs map[string]Plan, name, who, reason, onceKey string) (run int64, fresh bool, err error) {
-	if err := checkKey(onceKey); err != nil {
+	f, err := PlanFire(ctx, pool, jobs, name, who, reason, onceKey)
+	if err != nil {
 		return 0, false, err
+	}
+	err = postgres.InTx(ctx, pool, "run schedule "+name, decideWithin, func(ctx context.Context, tx pgx.Tx) (err error) {
+		run, fresh, err = f.Enter(ctx, tx)
+		return err
+	})
+	return run, fresh, err
+}
+
+// Firing is a run of a schedule that somebody wants now.
+type Firing struct {
+	entry
+	scheduled *Scheduled
+}
+
+// PlanFire reads what Fire would enter. Errors: events.ErrNotFound, events.ErrInvalid.
+func PlanFire(ctx context.Context, pool *pgxpool.Pool, jobs map[string]Plan, name, who, reason, onceKey string) (*Firing, error) {
+	if err := checkKey(onceKey); err != nil {
+		return nil, err
 	}
 	s, err := ShowSchedule(ctx, pool, name)
 	if err != nil {
-		return 0, false, err
+		return nil, err
 	}
 	plan, ok := jobs[s.Job]
 	if !ok {
-		return 0, false, fmt.Errorf("%w: schedule %s is of job %s, which this release does not know", events.ErrInvalid, name, s.Job)
+		return nil, fmt.Errorf("%w: schedule %s is of job %s, which this release does not know", events.ErrInvalid, name, s.Job)
 	}
 	order, err := plan(ctx, pool, s.values())
 	if err != nil {
-		return 0, false, fmt.Errorf("plan schedule %s: %w", name, err)
+		return nil, fmt.Errorf("plan schedule %s: %w", name, err)
 	}
 	order.Job, order.Who, order.Reason, order.OnceKey, order.Said = s.Job, who, reason, onceKey, "schedule="+name
-	e := &entry{Order: order, schedule: name}
-	err = postgres.InTx(ctx, pool, "run schedule "+name, decideWithin, func(ctx context.Context, tx pgx.Tx) (err error) {
-		run, fresh = 0, false
-		if onceKey != "" {
-			if run, err = e.earlier(ctx, tx); err != nil || run != 0 {
-				return err
-			}
+	return &Firing{entry{Order: order, schedule: name}, s}, nil
+}
+
+// Enter enters the run and says whether it is new. Errors: events.ErrInvalid, after which the transaction is of no more use.
+func (f *Firing) Enter(ctx context.Context, tx pgx.Tx) (run int64, fresh bool, err error) {
+	if f.OnceKey != "" {
+		if run, err := f.earlier(ctx, tx); err != nil || run != 0 {
+			return run, false, err
 		}
-		if _, err := lockSchedule(ctx, tx, name); err != nil {
-			return err
-		}
-		why, err := overlaps(ctx, tx, &s.Schedule)
-		if err != nil {
-			return err
-		}
-		if why == "" {
-			if run, err = e.enter(ctx, tx); err != nil || run != 0 {
-				fresh = err == nil
-				return err
-			}
-		}
-		if onceKey != "" { // whoever was faster may have entered it meanwhile
-			if run, err = e.earlier(ctx, tx); err != nil || run != 0 {
-				return err
-			}
-		}
-		return fmt.Errorf("%w: %s", events.ErrInvalid, why)
-	})
-	if noRoom(err) {
-		err = fmt.Errorf("%w: another run of job %s is open, and it allows no second", events.ErrInvalid, s.Job)
 	}
-	return run, fresh, err
+	if _, err := lockSchedule(ctx, tx, f.schedule); err != nil {
+		return 0, false, err
+	}
+	why, err := overlaps(ctx, tx, &f.scheduled.Schedule)
+	if err != nil {
+		return 0, false, err
+	}
+	if why == "" {
+		if run, err := f.enter(ctx, tx); err != nil || run != 0 {
+			return run, true, f.explain(err)
+		}
+	}
+	if f.OnceKey != "" { // whoever was faster may have entered it meanwhile
+		if run, err := f.earlier(ctx, tx); err != nil || run != 0 {
+			return run, false, err
+		}
+	}
+	return 0, false, fmt.Errorf("%w: %s", events.ErrInvalid, why)
+}
+
+func (f *Firing) explain(err error) error {
+	if noRoom(err) {
+		return fmt.Errorf("%w: another run of job %s is open, and it allows no second", events.ErrInvalid, f.Job)
+	}
+	return err
 }
 
 // decideWithin bounds the transaction in which a planned time is decided.

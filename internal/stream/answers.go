@@ -72,18 +72,18 @@ var (
 // mostOpen is how many messages of one exchange are unanswered at most.
 const mostOpen = 256
 
-// exchange fills in the answer of each message, within publishTimeout for each mostOpen of them. On an error some have none.
+// exchange fills in the answer of each message, within PublishTimeout for each mostOpen of them. On an error some have none.
 func (c *Conn) exchange(ctx context.Context, msgs []*nats.Msg, acks []Ack) error {
 	inbox := c.nc.NewInbox() + "."
 	answers := make(chan *nats.Msg, mostOpen)
 	connects, began := c.Connects(), time.Now()
-	within := publishTimeout * time.Duration(1+len(msgs)/(mostOpen+1))
+	within := PublishTimeout * time.Duration(1+len(msgs)/(mostOpen+1))
 	sub, err := c.nc.ChanSubscribe(inbox+"*", answers)
 	if err != nil {
 		return fmt.Errorf("subscribe to answers: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }() // it may be gone with the connection
-	tick := time.NewTicker(publishTimeout / 20)
+	tick := time.NewTicker(PublishTimeout / 20)
 	defer tick.Stop()
 	for next, open := 0, 0; next < len(msgs) || open > 0; {
 		if next < len(msgs) && open < mostOpen {

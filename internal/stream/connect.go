@@ -4,6 +4,7 @@
 package stream
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -27,19 +28,22 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Conn is a connection to JetStream that reconnects for ever.
+// Conn is a connection to JetStream that reconnects for ever, and leaves a server on which JetStream does not answer where there is another one.
 type Conn struct {
 	nc *nats.Conn
 	js jetstream.JetStream
 	// reconnected is told of each reconnect, without blocking.
 	reconnected chan struct{}
+	// stop ends leave, which closes left.
+	stop context.CancelFunc
+	left chan struct{}
 }
 
 // maxInFlight bounds the unanswered publishes of a window.
 const maxInFlight = 512
 
-// publishTimeout is when an unanswered publish, or as many as an exchange has open at once, counts as failed; what failed is the auditor's, never tried again here.
-const publishTimeout = 5 * time.Second
+// PublishTimeout is when an unanswered publish, or as many as an exchange has open at once, counts as failed; what failed is the auditor's, never tried again here.
+const PublishTimeout = 5 * time.Second
 
 // Connect returns at once even where no server answers yet: everything that needs one says so when it is used. The settings
 // notice a hung server within a second, and a lost one never buffers: what could not be sent has failed.
@@ -78,12 +82,22 @@ func Connect(o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("open jetstream: %w", err)
 	}
-	c.nc, c.js = nc, js
+	c.nc, c.js, c.left = nc, js, make(chan struct{})
+	var ctx context.Context
+	ctx, c.stop = context.WithCancel(context.Background())
+	go func() {
+		defer close(c.left)
+		c.leave(ctx, o.Logger)
+	}()
 	return c, nil
 }
 
 // Close ends the connection at once; what is unanswered has failed.
-func (c *Conn) Close() { c.nc.Close() }
+func (c *Conn) Close() {
+	c.stop()
+	<-c.left
+	c.nc.Close()
+}
 
 // Connected says whether a server answers now.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }

@@ -13,6 +13,9 @@ import (
 // this process; from 64 MiB on the library would lose messages.
 const prefetchBytes = 24 << 20
 
+// drainWithin is how long the server may take, as a process stops, to say that it has sent everything; one that stands still never does.
+const drainWithin = 2 * time.Second
+
 // Message is an event in hand: it is acknowledged after its outcome is committed, or handed back.
 type Message struct {
 	Event
@@ -59,7 +62,9 @@ func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) e
 	}
 	<-open.Done()
 	consuming.Drain()
-	<-consuming.Closed()
+	if !closed(ctx, consuming) {
+		return nil // the server misses what it sent, and sends it again
+	}
 	// Not before: as long as something is asked for, what goes back comes again at once, and whoever came four times is suspicious.
 	for _, msg := range rest {
 		_ = msg.Nak() // others need not wait until the broker misses it; unsent, it comes again by itself
@@ -68,6 +73,24 @@ func (c *Conn) Consume(ctx context.Context, prefetch int, handle func(Message) e
 		return nil
 	}
 	return context.Cause(open)
+}
+
+// closed waits until a consuming that drains is over, which the library bounds; false: ctx has ended, and it is given up.
+func closed(ctx context.Context, consuming jetstream.ConsumeContext) bool {
+	over := consuming.Closed()
+	select {
+	case <-over:
+		return true
+	case <-ctx.Done():
+	}
+	drained := time.NewTimer(drainWithin)
+	defer drained.Stop()
+	select {
+	case <-over:
+		return true
+	case <-drained.C:
+		return false
+	}
 }
 
 // isLost says whether the consumer has to be opened again; of other trouble the library takes care.

@@ -71,6 +71,18 @@ func (w *window) Close() { w.close() }
 // Expire gives up on what is unanswered as of a time.
 func (w *window) Expire(now time.Time) { w.expire(now) }
 
+// Judge says when a server is left.
+type Judge = judge
+
+// NewJudge begins with a connection.
+func NewJudge(now time.Time) *Judge { return &judge{answered: now, patience: leaveAfter} }
+
+// Begin is of a connection that was lost, Heard and Silent of an answer and the lack of one, and Left of a server that was left for that.
+func (j *judge) Begin(now time.Time)       { j.begin(now) }
+func (j *judge) Heard(now time.Time)       { j.heard(now) }
+func (j *judge) Silent(now time.Time) bool { return j.silent(now) }
+func (j *judge) Left(now time.Time)        { j.left(now) }
+
 // Unanswered is how many messages wait for an answer.
 func (w *window) Unanswered() int { return w.unanswered() }
 

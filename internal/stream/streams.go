@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -59,10 +60,7 @@ func (c *Conn) Ensure(ctx context.Context, l Limits) error {
 	if err := c.make(ctx, ChangesStream, ChangesSubject, "Postern: objects as they are now, at least once; keep the highest revision", l); err != nil {
 		return err
 	}
-	_, err = c.js.CreateOrUpdateConsumer(ctx, EventsStream, jetstream.ConsumerConfig{
-		Durable: ProcessorConsumer, Description: "Postern's processors", AckPolicy: jetstream.AckExplicitPolicy, AckWait: l.AckWait,
-		MaxDeliver: -1, MaxAckPending: l.MaxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
-	})
+	_, err = c.js.CreateOrUpdateConsumer(ctx, EventsStream, consumerConfig(l))
 	if err != nil {
 		return fmt.Errorf("make consumer %s: %w", ProcessorConsumer, err)
 	}
@@ -76,21 +74,38 @@ func (c *Conn) EnsureReplays(ctx context.Context, l Limits) error {
 
 // EnsureRuns makes the stream of runs, or updates it.
 func (c *Conn) EnsureRuns(ctx context.Context, l Limits) error {
+	return c.make(ctx, RunsStream, RunsSubject, "Postern: runs that have ended, at least once; the ledger in PostgreSQL is the truth", l.ofRuns())
+}
+
+// ofRuns are the limits of the stream of runs.
+func (l Limits) ofRuns() Limits {
 	l.MaxMessages, l.MaxBytes = min(l.MaxMessages, runsMessages), min(l.MaxBytes, runsBytes)
-	return c.make(ctx, RunsStream, RunsSubject, "Postern: runs that have ended, at least once; the ledger in PostgreSQL is the truth", l)
+	return l
 }
 
 func (c *Conn) make(ctx context.Context, name, subject, about string, l Limits) error {
-	_, err := c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: name, Description: about, Subjects: []string{subject + ".>"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-		MaxMsgs: l.MaxMessages, MaxBytes: l.MaxBytes, MaxAge: l.MaxAge, Storage: jetstream.FileStorage, Replicas: l.Replicas,
-		// No message ids are used; a window would only cost memory and swallow what is published again after a wipe.
-		Duplicates: 100 * time.Millisecond,
-	})
-	if err != nil {
+	if _, err := c.js.CreateOrUpdateStream(ctx, streamConfig(name, subject, about, l)); err != nil {
 		return fmt.Errorf("make stream %s: %w", name, err)
 	}
 	return nil
+}
+
+func streamConfig(name, subject, about string, l Limits) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: name, Description: about, Subjects: []string{subject + ".>"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
+		MaxMsgs: l.MaxMessages, MaxBytes: l.MaxBytes, MaxAge: l.MaxAge, Storage: jetstream.FileStorage, Replicas: l.Replicas,
+		// No message ids are used; a window would only cost memory and swallow what is published again after a wipe.
+		Duplicates: duplicates,
+	}
+}
+
+const duplicates = 100 * time.Millisecond
+
+func consumerConfig(l Limits) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: ProcessorConsumer, Description: "Postern's processors", AckPolicy: jetstream.AckExplicitPolicy, AckWait: l.AckWait,
+		MaxDeliver: -1, MaxAckPending: l.MaxAckPending, DeliverPolicy: jetstream.DeliverAllPolicy,
+	}
 }
 
 // Lag is how far the processors are behind the stream of events.
@@ -182,4 +197,13 @@ func maxOf[T float64 | time.Duration](a, b T) T {
 func Gone(err error) bool {
 	return errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) ||
 		errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrNoStreamResponse)
+}
+
+// storeFailed is the server's code of a message that a stream could not take.
+const storeFailed = 10077
+
+// Refuses says that an error means a stream that is full and takes nothing more, as somebody has set it: ours drop the oldest message instead. Ensure sets it back.
+func Refuses(err error) bool {
+	var refused *jetstream.APIError
+	return errors.As(err, &refused) && refused.ErrorCode == storeFailed && strings.HasPrefix(refused.Description, "maximum ")
 }

@@ -52,7 +52,7 @@ func newWindow(nc *nats.Conn, counts func(acknowledged, failed int)) (*window, e
 // close takes no more answers: what is unanswered has failed.
 func (w *window) close() {
 	_ = w.sub.Unsubscribe() // it may be gone with the connection
-	w.expire(time.Now().Add(publishTimeout))
+	w.expire(time.Now().Add(PublishTimeout))
 }
 
 // errNoRoom says that every place is taken.
@@ -131,7 +131,7 @@ func (w *window) expire(now time.Time) {
 	w.mu.Lock()
 	late := 0
 	for i := range w.sent {
-		if at := w.sent[i].at; !at.IsZero() && now.Sub(at) >= publishTimeout {
+		if at := w.sent[i].at; !at.IsZero() && now.Sub(at) >= PublishTimeout {
 			w.release(i)
 			late++
 		}

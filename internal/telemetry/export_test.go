@@ -3,7 +3,6 @@ package telemetry
 // What the tests of this package reach into.
 var (
 	CheckExporter = checkExporter
-	NewComplaints = newComplaints
 	NewProvider   = newProvider
 	TraceEndpoint = traceEndpoint
 )

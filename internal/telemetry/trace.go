@@ -76,7 +76,7 @@ func startOTLP(ctx context.Context, o TraceOptions, endpoint string) (func(conte
 		return nil, fmt.Errorf("make the exporter of traces: %w", err)
 	}
 	o.Logger.Info("traces are sent", "to", redactedURL(endpoint))
-	otel.SetErrorHandler(newComplaints(o.Logger, time.Now))
+	otel.SetErrorHandler(NewComplaints(o.Logger, slog.LevelWarn, "traces are not sent", time.Now))
 	provider, stop := newProvider(ctx, o, exporter)
 	otel.SetTracerProvider(provider)
 	return stop, nil

@@ -195,7 +195,7 @@ func TestComplaintsOncePerMinute(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	now := time.Unix(1000, 0)
-	c := telemetry.NewComplaints(slog.New(slog.NewTextHandler(&out, nil)), func() time.Time { return now })
+	c := telemetry.NewComplaints(slog.New(slog.NewTextHandler(&out, nil)), slog.LevelWarn, "traces are not sent", func() time.Time { return now })
 	for i := range 150 { // a second apart
 		c.Handle(fmt.Errorf("refused %d: %w", i, errors.ErrUnsupported))
 		now = now.Add(time.Second)

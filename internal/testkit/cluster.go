@@ -44,7 +44,8 @@ func (c *cluster) startOnce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	reap(os.TempDir())
-	root, err := os.MkdirTemp("", clusterPrefix)
+	reap(scratch())
+	root, err := os.MkdirTemp(scratch(), clusterPrefix)
 	if err != nil {
 		return err
 	}

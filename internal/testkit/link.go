@@ -3,6 +3,7 @@ package testkit
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // link is one connection through a FaultProxy.
@@ -11,6 +12,8 @@ type link struct {
 	client, server net.Conn
 	closed         bool
 	gone           chan struct{}
+	// stalled: nothing passes any more.
+	stalled atomic.Bool
 }
 
 // attach adds the server's end; false: the link was reset meanwhile.

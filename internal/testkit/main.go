@@ -3,16 +3,34 @@
 package testkit
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-// Main is what TestMain of a package calls: it runs the tests, stops what they shared, and fails on goroutines left behind.
-func Main(m *testing.M) {
+// together is how many parallel tests run at once at least, unless -parallel says: they wait for their servers much of the time.
+const together = 4
+
+// Main is what TestMain of a package calls: it runs the tests, stops what they shared, after included, and fails on goroutines left behind.
+func Main(m *testing.M, after ...func() error) {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if n := max(together, runtime.GOMAXPROCS(0)); !said {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is no error
+	}
 	code := m.Run()
+	for _, f := range after {
+		if err := f(); err != nil {
+			fmt.Fprintln(os.Stderr, "testkit:", err)
+			code = max(code, 1)
+		}
+	}
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
 		code = max(code, 1)

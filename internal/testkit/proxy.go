@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -32,37 +33,55 @@ type FaultProxy struct {
 // fault is what the proxy does to bytes; the zero value lets them pass.
 type fault struct {
 	cut, stall bool
-	delay      time.Duration
+	// silent: nothing comes back, while all goes through.
+	silent bool
+	delay  time.Duration
+	// piece is the most bytes that pass between two delays; 0: all that there are.
+	piece int
 }
 
 // Proxy starts a proxy before a target: a postgres or nats URL, host:port, or the path of a socket. It ends with the test.
 func Proxy(t testing.TB, target string) *FaultProxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := NewProxy(target)
 	if err != nil {
-		t.Fatalf("listen for fault proxy: %v", err)
+		t.Fatal(err)
 	}
-	p := &FaultProxy{Addr: l.Addr().String(), listener: l, links: map[*link]struct{}{}, changed: make(chan struct{})}
-	p.aim(t, target)
-	p.goroutines.Go(p.accept)
-	t.Cleanup(func() {
-		_ = l.Close()
-		p.Cut()
-		p.goroutines.Wait()
-	})
+	t.Cleanup(p.Close)
 	return p
 }
 
+// NewProxy is Proxy outside a test; whoever starts it closes it.
+func NewProxy(target string) (*FaultProxy, error) {
+	p := &FaultProxy{links: map[*link]struct{}{}, changed: make(chan struct{})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for fault proxy: %w", err)
+	}
+	p.listener, p.Addr = l, l.Addr().String()
+	if err := p.aim(target); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	p.goroutines.Go(p.accept)
+	return p, nil
+}
+
+// Close ends the proxy and its connections, and waits for what served them.
+func (p *FaultProxy) Close() {
+	_ = p.listener.Close()
+	p.Cut()
+	p.goroutines.Wait()
+}
+
 // aim reads the target and makes the URL that leads to it through the proxy.
-func (p *FaultProxy) aim(t testing.TB, target string) {
-	t.Helper()
+func (p *FaultProxy) aim(target string) error {
 	if !strings.Contains(target, "://") {
 		p.network, p.target = network(target), target
-		return
+		return nil
 	}
 	u, err := url.Parse(target)
 	if err != nil {
-		t.Fatalf("read target of fault proxy: %v", err)
+		return fmt.Errorf("read target of fault proxy: %w", err)
 	}
 	p.network, p.target = "tcp", u.Host
 	q := u.Query()
@@ -73,6 +92,7 @@ func (p *FaultProxy) aim(t testing.TB, target string) {
 	}
 	u.Host = p.Addr
 	p.URL = u.String()
+	return nil
 }
 
 func network(address string) string {
@@ -88,8 +108,23 @@ func (p *FaultProxy) Cut() { p.set(fault{cut: true}) }
 // Stall keeps connections, accepts new ones and lets no byte pass in either direction, like a server that hangs.
 func (p *FaultProxy) Stall() { p.set(fault{stall: true}) }
 
+// StallAnswers keeps connections, accepts new ones and lets no byte come back from the target, which gets all that is sent to it.
+func (p *FaultProxy) StallAnswers() { p.set(fault{silent: true}) }
+
+// StallLinks lets no byte pass any more over the connections that there are, and keeps them, whatever comes later; new ones work.
+func (p *FaultProxy) StallLinks() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.stalled.Store(true)
+	}
+}
+
 // Delay holds every piece of data back for d, in each direction.
 func (p *FaultProxy) Delay(d time.Duration) { p.set(fault{delay: d}) }
+
+// Trickle lets so many bytes pass every d, in each direction, like a line that hardly carries anything.
+func (p *FaultProxy) Trickle(bytes int, d time.Duration) { p.set(fault{delay: d, piece: bytes}) }
 
 // Restore ends the fault; what was stalled goes on its way.
 func (p *FaultProxy) Restore() { p.set(fault{}) }
@@ -139,8 +174,8 @@ func (p *FaultProxy) serve(client net.Conn) {
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { p.pass(l, server, client) })
-	both.Go(func() { p.pass(l, client, server) })
+	both.Go(func() { p.pass(l, server, client, false) })
+	both.Go(func() { p.pass(l, client, server, true) })
 	both.Wait()
 }
 
@@ -158,27 +193,47 @@ func (p *FaultProxy) remove(l *link) {
 	delete(p.links, l)
 }
 
-// pass copies one direction until an end closes, then resets the link: half-open connections are no fault of ours.
-func (p *FaultProxy) pass(l *link, to io.Writer, from io.Reader) {
+// pass copies one direction, back is that of the answers, until an end closes, then resets the link: half-open connections are no fault of ours.
+func (p *FaultProxy) pass(l *link, to io.Writer, from io.Reader, back bool) {
 	defer l.reset()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if n > 0 && !p.hold(l) {
-			return
-		}
-		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+		if !p.send(l, to, buf[:n], back) || err != nil {
 			return
 		}
 	}
 }
 
+// send writes data in the pieces and at the times that the fault wants; false: the link is gone.
+func (p *FaultProxy) send(l *link, to io.Writer, data []byte, back bool) bool {
+	for len(data) > 0 {
+		if !p.hold(l, back) {
+			return false
+		}
+		f, _ := p.now()
+		piece := data
+		if f.piece > 0 {
+			piece = data[:min(f.piece, len(data))]
+		}
+		if _, err := to.Write(piece); err != nil {
+			return false
+		}
+		data = data[len(piece):]
+	}
+	return true
+}
+
 // hold waits for as long as the fault demands; false: the link is gone.
-func (p *FaultProxy) hold(l *link) bool {
+func (p *FaultProxy) hold(l *link, back bool) bool {
 	for {
+		if l.stalled.Load() {
+			<-l.gone
+			return false
+		}
 		f, changed := p.now()
 		var ready <-chan time.Time
-		if !f.stall {
+		if !f.stall && !(f.silent && back) {
 			if f.delay == 0 {
 				return true
 			}

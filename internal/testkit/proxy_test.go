@@ -41,8 +41,14 @@ func TestProxyFailsOnCommand(t *testing.T) {
 	proxy.Restore()
 	testkit.Eventually(t, 5*time.Second, func() error { return ping(t, pool, time.Second) })
 
-	proxy.Delay(30 * time.Millisecond)
+	proxy.Trickle(4, 10*time.Millisecond) // a query and its answer are some tens of bytes
 	began := time.Now()
+	if err := ping(t, pool, 30*time.Second); err != nil || time.Since(began) < 100*time.Millisecond {
+		t.Fatalf("trickling: %v after %s, want no error and at least 100ms", err, time.Since(began))
+	}
+
+	proxy.Delay(30 * time.Millisecond)
+	began = time.Now()
 	if err := ping(t, pool, 5*time.Second); err != nil || time.Since(began) < 60*time.Millisecond {
 		t.Fatalf("delayed: %v after %s, want no error and at least 60ms", err, time.Since(began))
 	}

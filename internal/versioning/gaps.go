@@ -40,6 +40,9 @@ func (f *Fit) Opens() bool {
 	return !f.look && f.known && !f.doubted && (f.order > 0) == (f.before != f.row) && f.order != 0
 }
 
+// Looked says whether the input was a look, which closes all gaps.
+func (f *Fit) Looked() bool { return f.look }
+
 // Matters says whether gaps may be others after the input, if there are any.
 func (f *Fit) Matters() bool { return f.look || f.order <= 0 || f.Opens() }
 
@@ -49,7 +52,7 @@ func (g Gaps) After(f *Fit) Gaps {
 	if f.look {
 		return nil
 	}
-	i := slices.IndexFunc(g, func(gap Gap) bool { return gap.To == f.state || gap.From == f.before })
+	i := slices.IndexFunc(g, func(gap Gap) bool { return !gap.late() && (gap.To == f.state || gap.From == f.before) })
 	if i >= 0 && f.order <= 0 { // what is newer than the row lies behind all gaps
 		g = slices.Clone(g)
 		switch gap := &g[i]; {
@@ -74,6 +77,20 @@ func (g Gaps) After(f *Fit) Gaps {
 	}
 	return g.orNone()
 }
+
+// Late are the gaps after an event that came late has taken the object from a state: its end is known to nobody, so that nothing but a look closes it. That the state returns does not, since another one may
+// have been proven meanwhile.
+func (g Gaps) Late(from Hash) Gaps {
+	if g.HasLate() {
+		return g
+	}
+	return append(slices.Clip(g), Gap{From: from})
+}
+
+// HasLate says whether one of them is of an event that came late.
+func (g Gaps) HasLate() bool { return slices.ContainsFunc(g, Gap.late) }
+
+func (g Gap) late() bool { return g.To == Hash{} }
 
 func (g Gaps) orNone() Gaps {
 	if len(g) == 0 {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -94,5 +95,28 @@ func TestNeighboursThatChangePlaces(t *testing.T) {
 		if got := gapsOf(t, "A", changes...); len(got) != 0 {
 			t.Fatalf("seed %d: %d gaps after %q", seed, len(got), changes)
 		}
+	}
+}
+
+// What came late leaves one gap that no state's return and no change-set closes or moves, only a look.
+func TestLateGaps(t *testing.T) {
+	t.Parallel()
+	a, b, c := whole(1, "A"), whole(2, "B"), whole(10, "C")
+	hash := func(o provider.Observation) versioning.Hash { return input(t, o).State.Hash }
+	late := versioning.Gaps{{From: hash(a)}}
+	for what, g := range map[string]versioning.Gaps{"another event": versioning.Gaps(nil).Late(hash(a)).Late(hash(b)), "its return": versioning.Gaps(nil).Late(hash(a)).Late(hash(c)).Late(hash(a))} {
+		if !slices.Equal(g, late) {
+			t.Errorf("after %s there are %v", what, g)
+		}
+	}
+	row := play(t, []versioning.Input{input(t, c)})
+	in := input(t, change(2, "A", "D"))
+	older, ok := versioning.FitOf(&row, &in, versioning.Stale)
+	if g := late.After(&older); !ok || !slices.Equal(g, late) {
+		t.Errorf("after an older change-set there are %v", g)
+	}
+	looked, _ := versioning.FitOf(&row, &versioning.Input{Look: true}, versioning.Applied)
+	if g := late.After(&looked); g != nil {
+		t.Errorf("after a look there are %v", g)
 	}
 }

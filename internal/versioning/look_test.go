@@ -20,6 +20,7 @@ func TestLookThroughTheLog(t *testing.T) {
 		h := sim.Generate(c, anyOptions(c))
 		l := anyLook(c, sim.Start-3_000_000+int64(c.IntN(15_000_000)))
 		l.Settles = c.IntN(3) == 0
+		l.Raised = !l.Settles && c.IntN(3) == 0
 		body, err := h.Answer("obj_1", l).Encode()
 		if err != nil {
 			t.Fatalf("%v", err)
@@ -61,13 +62,13 @@ func TestFromLook(t *testing.T) {
 		o    provider.Observation
 		want versioning.Version
 	}{
-		"no version of its own":           {provider.Observation{State: state, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
-		"missing":                         {provider.Observation{Deleted: true, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
-		"deleted, says a stub":            {provider.Observation{Deleted: true, Final: true, Unit: at(1)}, versioning.Version{Final: true, At: seen - at(1), Seen: seen, Rank: 1}},
-		"alive is never final":            {provider.Observation{State: state, Final: true, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
+		"no version of its own":           {provider.Observation{State: state, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen}},
+		"missing":                         {provider.Observation{Deleted: true, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen}},
+		"deleted, says a stub":            {provider.Observation{Deleted: true, Final: true, Unit: at(1)}, versioning.Version{Final: true, At: seen - at(1), Seen: seen}},
+		"alive is never final":            {provider.Observation{State: state, Final: true, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen}},
 		"own version, over":               {provider.Observation{State: state, Own: true, HasAt: true, At: seen - at(1), Unit: at(1), Rank: 3}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
 		"own version, its second goes on": {provider.Observation{State: state, Own: true, HasAt: true, At: seen, Unit: at(1), Rank: 3}, versioning.Version{At: seen, Rank: 3}},
-		"a time that is not its own":      {provider.Observation{State: state, HasAt: true, At: 7, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen, Rank: 1}},
+		"a time that is not its own":      {provider.Observation{State: state, HasAt: true, At: 7, Unit: at(1)}, versioning.Version{At: seen - at(1), Seen: seen}},
 	} {
 		in, err := versioning.FromLook(c.o, l, date)
 		if err != nil || in.Version != c.want || !in.Look || in.Lo != seen || in.Hi != at(1_800_000_011)-1 {

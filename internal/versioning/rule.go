@@ -5,6 +5,9 @@ import (
 	"math"
 )
 
+// FoundAlive is why a look is dead that has found alive what was deleted for good. Applied before the delete it is not, and the row is the same in the end.
+const FoundAlive = "found alive at the provider after a final delete; a person must look"
+
 // NewRow is the row of an object that nothing is known of yet.
 func NewRow() Row {
 	return Row{Version: NoVersion, State: NullState(false), Lo: math.MinInt64, Hi: math.MinInt64}
@@ -28,7 +31,7 @@ func Apply(row *Row, in Input) Decision {
 		return row.settleBy(in)
 	}
 	if row.resurrects(in) {
-		return row.decide(Dead, "found alive at the provider after a final delete; a person must look")
+		return row.decide(Dead, FoundAlive)
 	}
 	c := in.Version.Compare(row.Version)
 	old := before{state: row.State, version: row.Version, ambiguous: row.Ambiguous, hi: row.Hi}
@@ -88,14 +91,16 @@ func applyPartial(row *Row, in Input) Decision {
 	return row.decide(Ambiguous, "partial: "+in.Partial+"; a look at the provider is owed")
 }
 
-// doubts tells whether a look and an event differ in state while their windows do not confirm the order of their versions.
+// doubts tells whether a look and an event differ in state while their windows do not confirm the order of their versions. What loses to a look by a version that may
+// stand still is forgotten, and may yet be later than the next look: there the same state is no proof either.
 func (row *Row) doubts(in Input, c int) bool {
+	still := in.Own && !in.Look && c < 0 && row.onlySeen()
 	switch {
-	case in.State.Hash == row.State.Hash || !in.Look && !row.HasLook():
+	case in.State.Hash == row.State.Hash && !still || !in.Look && !row.HasLook():
 		return false
 	case row.Version.Final || in.Version.Final:
 		return false
-	case in.Own && in.Version.At != row.Version.At:
+	case in.Own && in.Version.At != row.Version.At && !row.onlySeen(): // own versions tell the order
 		return false
 	}
 	return c < 0 && in.Hi >= row.Lo || c > 0 && row.Hi >= in.Lo
@@ -146,7 +151,7 @@ func (row *Row) outcome(in Input, c int, doubt bool, old before) Decision {
 	case c >= 0 && row.Ambiguous:
 		return row.decide(Ambiguous, row.tieReason())
 	case doubt:
-		return row.decide(Ambiguous, "a look and an event differ and nothing proves which came later; the version decides ("+
+		return row.decide(Ambiguous, "nothing proves which came later, a look or an event; the version decides ("+
 			row.Version.String()+") and a look is owed")
 	case c < 0:
 		return row.decide(Stale, "older than the stored version ("+row.Version.String()+")")

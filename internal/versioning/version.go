@@ -9,8 +9,12 @@ import (
 	"time"
 )
 
-// RuleVersion is stored with every outcome and object, so that what an older rule decided can be found.
-const RuleVersion = 1
+// RuleVersion is stored with every outcome and object, so that what an older rule decided can be found. Which fields a provider leaves out when states are compared is part of the rule, as the
+// comparison of a stored state cannot be made again without reading it.
+//
+//   - 1: the first.
+//   - 2: GitHub's fields that its webhooks or its API tell alone, or that are counted in assets, and Stripe's links and secrets that are rendered anew in each answer or are given once, and what a reader of cards says of itself, are left out; a look without an own version has rank 0.
+const RuleVersion = 2
 
 // Version is a point on the provider's own clock, compared in the order of its fields. Times are microseconds.
 type Version struct {
@@ -20,7 +24,7 @@ type Version struct {
 	At int64 `json:"at"`
 	// Seen is 0 for events; for a look that closes At, when the look began.
 	Seen int64 `json:"seen"`
-	// Rank orders states of one At where the provider freezes them with the event.
+	// Rank orders states of one At where the provider freezes them with the event. Of a look it is 0 where At is no version of the object's own, but a moment before Seen.
 	Rank int16 `json:"rank"`
 }
 
@@ -66,15 +70,22 @@ func (v Version) String() string {
 	return text + ", rank " + strconv.Itoa(int(v.Rank))
 }
 
-// describeAt writes microseconds of the last and next hundred years or so as a time, any other number (an integer
-// version) as it is.
+// describeAt writes a time as such, any other number (an integer version) as it is.
 func describeAt(at int64) string {
-	const oldest, newest = 1e14, 4e15 // the years 1973 and 2096
-	if at < oldest || at > newest {
+	if !isTime(at) {
 		return strconv.FormatInt(at, 10)
 	}
 	return time.UnixMicro(at).UTC().Format(time.RFC3339Nano)
 }
+
+// isTime goes by the size alone: microseconds of the last and next hundred years or so are a time.
+func isTime(at int64) bool {
+	const oldest, newest = 1e14, 4e15 // the years 1973 and 2096
+	return at >= oldest && at <= newest
+}
+
+// Timed says whether At is a time, as far as its size tells, and no number that counts changes.
+func (v Version) Timed() bool { return isTime(v.At) }
 
 // Hash is a SHA-256.
 type Hash [32]byte

@@ -84,7 +84,7 @@ func TestComposeNamesWhatIsThere(t *testing.T) {
 				read(t, filepath.Join(secrets, path))
 			}
 		}
-		if s.ours() && (!s.ReadOnly || !cmp.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != "15s" || s.User != "") {
+		if s.ours() && (!s.ReadOnly || !cmp.Equal(s.CapDrop, []string{"ALL"}) || s.StopGrace != "20s" || s.User != "") {
 			t.Errorf("%s: read-only %t, dropped %v, stop within %s, user %q", name, s.ReadOnly, s.CapDrop, s.StopGrace, s.User)
 		}
 	}
@@ -138,5 +138,26 @@ func TestComposeAsksTheRightAddresses(t *testing.T) {
 		if got := strings.Join(file.Services[name].Command, " "); !strings.Contains(got, "--listen :8080") {
 			t.Errorf("%s runs %s", name, got)
 		}
+	}
+}
+
+// Each gateway has a volume of its own for its spool, at the folder of the image that belongs to its account: an empty volume is made with what is there.
+func TestComposeKeepsSpools(t *testing.T) {
+	t.Parallel()
+	var spools []spoolPlace
+	for name, s := range readCompose(t).Services {
+		if !s.ours() || s.Command[0] != "gateway" {
+			continue
+		}
+		one := spoolPlace{gateway: name, dir: s.Environment[spoolVariable]}
+		for _, v := range s.Volumes {
+			if v.Type == "volume" && v.Target == stateFolder {
+				one.storage, one.folder = v.Source, v.Target
+			}
+		}
+		spools = append(spools, one)
+	}
+	if err := checkSpools(spools); err != nil {
+		t.Error(err)
 	}
 }

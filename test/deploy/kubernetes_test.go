@@ -54,7 +54,15 @@ type manifest struct {
 			MatchLabels map[string]string `yaml:"matchLabels"`
 		} `yaml:"podSelector"`
 		Template *podTemplate
-		Ports    []struct {
+		// What follows is a StatefulSet's, and a headless service's address.
+		ServiceName          string                `yaml:"serviceName"`
+		PodManagementPolicy  string                `yaml:"podManagementPolicy"`
+		MinReadySeconds      int                   `yaml:"minReadySeconds"`
+		VolumeClaimTemplates []claim               `yaml:"volumeClaimTemplates"`
+		ClaimRetention       map[string]string     `yaml:"persistentVolumeClaimRetentionPolicy"`
+		UpdateStrategy       struct{ Type string } `yaml:"updateStrategy"`
+		ClusterIP            string                `yaml:"clusterIP"`
+		Ports                []struct {
 			TargetPort string `yaml:"targetPort"`
 		}
 		Ingress []struct{ Ports []struct{ Port string } }
@@ -79,6 +87,7 @@ type podTemplate struct {
 		SecurityContext struct {
 			RunAsNonRoot bool `yaml:"runAsNonRoot"`
 			RunAsUser    int  `yaml:"runAsUser"`
+			FSGroup      int  `yaml:"fsGroup"`
 		} `yaml:"securityContext"`
 		AutomountServiceAccountToken *bool `yaml:"automountServiceAccountToken"`
 		TerminationGracePeriod       int   `yaml:"terminationGracePeriodSeconds"`
@@ -98,7 +107,9 @@ type podContainer struct {
 	Args        []string
 	Ports       []struct{ Name string }
 	Env         []struct {
-		Name      string
+		Name, Value string
+		// Patch is "delete" in a patch that takes it away.
+		Patch     string `yaml:"$patch"`
 		ValueFrom struct {
 			ConfigMapKeyRef struct{ Name, Key string } `yaml:"configMapKeyRef"`
 		} `yaml:"valueFrom"`
@@ -113,6 +124,7 @@ type podContainer struct {
 	VolumeMounts   []struct {
 		Name      string
 		MountPath string `yaml:"mountPath"`
+		Patch     string `yaml:"$patch"`
 	} `yaml:"volumeMounts"`
 }
 
@@ -166,6 +178,20 @@ func (c *cluster) pods() map[string]*podTemplate {
 	return out
 }
 
+// runsDaemon tells whether an object keeps one of the daemons running.
+func runsDaemon(m manifest) bool { return m.Kind == "Deployment" || m.Kind == "StatefulSet" }
+
+// daemons are the pods of the daemons by component.
+func (c *cluster) daemons() map[string]*podTemplate {
+	out := map[string]*podTemplate{}
+	for _, m := range c.objects {
+		if runsDaemon(m) {
+			out[strings.TrimPrefix(m.Metadata.Name, "postern-")] = m.Spec.Template
+		}
+	}
+	return out
+}
+
 func TestKubernetesObjectsFitTogether(t *testing.T) {
 	t.Parallel()
 	c := readCluster(t)
@@ -174,9 +200,9 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)
-	want := []string{"Deployment/postern-gateway", "Deployment/postern-processor", "Ingress/postern", "Job/postern-migrate", "Namespace/postern",
+	want := []string{"Deployment/postern-processor", "Ingress/postern", "Job/postern-migrate", "Namespace/postern",
 		"NetworkPolicy/postern-gateway", "NetworkPolicy/postern-migrate", "NetworkPolicy/postern-processor", "PodDisruptionBudget/postern-gateway",
-		"PodDisruptionBudget/postern-processor", "Service/postern-gateway"}
+		"PodDisruptionBudget/postern-processor", "Service/postern-gateway", "Service/postern-gateway-pods", "StatefulSet/postern-gateway"}
 	if diff := cmp.Diff(want, keys); diff != "" {
 		t.Error(diff)
 	}
@@ -184,10 +210,10 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 		t.Error("a changed configuration would get another name, and running pods would never see it")
 	}
 	for key, m := range c.objects {
-		component := strings.TrimPrefix(m.Metadata.Name, "postern-")
+		component := strings.TrimSuffix(strings.TrimPrefix(m.Metadata.Name, "postern-"), "-pods")
 		const label = "app.kubernetes.io/component"
 		selected := m.Spec.Selector.MatchLabels[label] + m.Spec.PodSelector.MatchLabels[label] + m.Spec.Selector.Component
-		selects := slices.Contains([]string{"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}, m.Kind)
+		selects := slices.Contains([]string{"Deployment", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy"}, m.Kind)
 		if selects && selected != component {
 			t.Errorf("%s selects component %q, want %q", key, selected, component)
 		}
@@ -197,7 +223,7 @@ func TestKubernetesObjectsFitTogether(t *testing.T) {
 		if _, ok := c.objects["Service/"+backend(m)]; backend(m) != "" && !ok {
 			t.Errorf("%s leads to a service %s, which there is not", key, backend(m))
 		}
-		ports := portNames(c.pods()["Deployment/"+m.Metadata.Name])
+		ports := portNames(c.daemons()[component])
 		for _, port := range asked(m) {
 			if !slices.Contains(ports, port) {
 				t.Errorf("%s names port %s; its pods have %v", key, port, ports)
@@ -234,7 +260,7 @@ func asked(m manifest) (ports []string) {
 			ports = append(ports, p.Port)
 		}
 	}
-	if m.Kind == "Deployment" {
+	if runsDaemon(m) {
 		c := m.Spec.Template.Spec.Containers[0]
 		ports = append(ports, c.ReadinessProbe.HTTPGet.Port, c.LivenessProbe.HTTPGet.Port)
 	}
@@ -244,7 +270,8 @@ func asked(m manifest) (ports []string) {
 // Every pod passes the standard "restricted", which the example's namespace enforces.
 func TestKubernetesPodsAreRestricted(t *testing.T) {
 	t.Parallel()
-	for key, p := range readCluster(t).pods() {
+	cluster := readCluster(t)
+	for key, p := range cluster.pods() {
 		s, c := p.Spec, p.Spec.Containers[0]
 		token := s.AutomountServiceAccountToken
 		if !s.SecurityContext.RunAsNonRoot || s.SecurityContext.RunAsUser != account || token == nil || *token {
@@ -255,7 +282,7 @@ func TestKubernetesPodsAreRestricted(t *testing.T) {
 			t.Errorf("%s: %s of image %s: %+v", key, c.Name, c.Image, c.SecurityContext)
 		}
 		ready, alive := c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path
-		if strings.HasPrefix(key, "Deployment/") && (ready != "/readyz" || alive != "/healthz" || s.TerminationGracePeriod < 15) {
+		if runsDaemon(cluster.objects[key]) && (ready != "/readyz" || alive != "/healthz" || s.TerminationGracePeriod < 15) {
 			t.Errorf("%s: ready by %s, alive by %s, %d s to stop", key, ready, alive, s.TerminationGracePeriod)
 		}
 	}
@@ -268,6 +295,9 @@ func TestKubernetesConfigurations(t *testing.T) {
 	for key, p := range c.pods() {
 		one := container{name: key, env: map[string]string{}, mounts: map[string]string{}}
 		for _, v := range p.Spec.Containers[0].Env {
+			if v.Value != "" {
+				one.env[v.Name] = v.Value
+			}
 			ref := v.ValueFrom.ConfigMapKeyRef
 			for _, g := range c.ConfigMaps {
 				for _, literal := range g.Literals {

@@ -41,6 +41,11 @@ func (u unit) one(t *testing.T, key string) string {
 	return u[key][0]
 }
 
+// specifiers are what systemd puts into a unit of an instance.
+func specifiers(instance string) *strings.Replacer {
+	return strings.NewReplacer("%d", "/run/credentials", "%i", instance, "%S", "/var/lib")
+}
+
 var units = []string{"postern-gateway@.service", "postern-processor@.service", "postern.service"}
 
 // A unit stops its program no sooner than that needs, and gives it the files that its connections take.
@@ -57,8 +62,8 @@ func TestUnits(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", name, key, got, want)
 			}
 		}
-		if stop, err := time.ParseDuration(u.one(t, "Service.TimeoutStopSec")); err != nil || stop <= app.StopWithin {
-			t.Errorf("%s: %s to stop (%v), and the program takes up to %s", name, stop, err, app.StopWithin)
+		if stop, err := time.ParseDuration(u.one(t, "Service.TimeoutStopSec")); err != nil || stop <= defaults.Ingest.DrainDelay+app.StopWithin {
+			t.Errorf("%s: %s to stop (%v), and the program takes up to %s", name, stop, err, defaults.Ingest.DrainDelay+app.StopWithin)
 		}
 		if name == "postern-processor@.service" {
 			continue // it takes no deliveries
@@ -88,12 +93,36 @@ func TestUnitConfigurations(t *testing.T) {
 		for _, line := range u["Service.Environment"] {
 			for _, pair := range strings.Fields(line) {
 				key, value, _ := strings.Cut(pair, "=")
-				c.env[key] = strings.ReplaceAll(value, "%d", "/run/credentials")
+				c.env[key] = specifiers("0").Replace(value)
 			}
 		}
 		c.check(t)
 		if command := strings.Fields(u.one(t, "Service.ExecStart")); !slices.Contains(command, "/etc/postern/postern.yaml") {
 			t.Errorf("%s runs %v", name, command)
 		}
+	}
+}
+
+// Each instance of the gateway has a folder of its own, which systemd makes for its account, opens to it alone, and keeps.
+func TestUnitsKeepSpools(t *testing.T) {
+	t.Parallel()
+	u := readUnit(t, "postern-gateway@.service")
+	if mode := u.one(t, "Service.StateDirectoryMode"); mode != "0700" {
+		t.Errorf("the folder's mode is %s", mode)
+	}
+	var spools []spoolPlace
+	for _, instance := range []string{"0", "1"} {
+		inside := specifiers(instance)
+		folder := "/var/lib/" + inside.Replace(u.one(t, "Service.StateDirectory"))
+		one := spoolPlace{gateway: instance, storage: folder, folder: folder}
+		for _, line := range u["Service.Environment"] {
+			if dir, ok := strings.CutPrefix(line, spoolVariable+"="); ok {
+				one.dir = inside.Replace(dir)
+			}
+		}
+		spools = append(spools, one)
+	}
+	if err := checkSpools(spools); err != nil {
+		t.Error(err)
 	}
 }

@@ -36,7 +36,7 @@ const (
 const settings = `
 database: {url: %q}
 nats: {url: %q, tls: {ca: %[3]s/ca.crt, cert: %[3]s/%[4]s.crt, key: %[3]s/%[4]s.key}}
-ingest: {listen: "127.0.0.1:0"}
+ingest: {listen: "127.0.0.1:0", drain_delay: 1ms}
 admin: {listen: "127.0.0.1:0"}
 log: {format: json}
 sources:
@@ -48,34 +48,60 @@ sources:
 func (img *image) checkWorks(t *testing.T) {
 	db, certs := testkit.Database(t), certificates(t)
 	// The test's PostgreSQL has a socket only, out of reach from inside.
-	database, nats := testkit.Proxy(t, db.URL).URL, composeNATS(t, certs)
+	proxy := testkit.Proxy(t, db.URL)
+	database, nats := proxy.URL, composeNATS(t, certs)
 	folder := "/etc/postern"
 	if os.Geteuid() != 0 {
 		folder = img.path("etc/postern")
 	}
 	write(t, img.path("etc/postern/stripe.secret"), secret+"\n")
 	write(t, img.path("etc/postern/ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
+	// As compose.yaml says it.
+	spool := readCompose(t).Services["gateway-1"].Environment[spoolVariable]
+	env := []string{spoolVariable + "=" + spool}
+	if os.Geteuid() != 0 { // below the folder of the tests, which is /tmp for most
+		env = []string{spoolVariable + "=" + img.path(spool), "POSTERN_INGEST_SPOOL_UNSAFE_DIR=true"}
+	}
 	daemon := func(name string) *process {
 		for _, file := range []string{name + ".crt", name + ".key"} {
 			write(t, img.path("etc/postern/"+file), read(t, filepath.Join(certs, file)))
 		}
 		write(t, img.path("etc/postern/"+name+".yaml"), fmt.Sprintf(settings, database, nats, folder, name))
-		return start(t, img.command(name, "--config", folder+"/"+name+".yaml"))
+		cmd := img.command(name, "--config", folder+"/"+name+".yaml")
+		cmd.Env = append(cmd.Environ(), env...)
+		return start(t, cmd)
 	}
 	gateway, processor := daemon("gateway"), daemon("processor")
-	for _, p := range []*process{gateway, processor} {
-		testkit.Eventually(t, readyWithin, func() error {
-			out, err := img.command("postern", "health", "--timeout", "30s", "--url", "http://"+p.at.Admin+"/readyz").CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("health of %s: %w: %s", p.cmd.Path, err, out)
-			}
-			return nil
-		})
+	img.ready(t, gateway)
+	img.ready(t, processor)
+	if answer := deliver(t, gateway, 0); strings.Contains(answer, `"spooled"`) {
+		t.Errorf("answered %s while PostgreSQL was there", answer)
 	}
-	deliver(t, http.DefaultClient, "http://"+gateway.at.Ingest)
-	applied(t, db.Pool)
+	applied(t, db.Pool, 1)
+
+	proxy.Cut()
+	if answer := deliver(t, gateway, 1); !strings.Contains(answer, `"spooled":true`) {
+		t.Errorf("answered %s while PostgreSQL was away", answer)
+	}
+	gateway.end(t)
+	gateway = daemon("gateway") // without PostgreSQL, with the spool of the one before
+	img.ready(t, gateway)
+	proxy.Restore()
+	applied(t, db.Pool, 2)
 	gateway.end(t)
 	processor.end(t)
+}
+
+// ready waits until a daemon says by the command of the health checks that it is ready.
+func (img *image) ready(t *testing.T, p *process) {
+	t.Helper()
+	testkit.Eventually(t, readyWithin, func() error {
+		out, err := img.command("postern", "health", "--timeout", "30s", "--url", "http://"+p.at.Admin+"/readyz").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("health of %s: %w: %s", p.cmd.Path, err, out)
+		}
+		return nil
+	})
 }
 
 // command is a program of the image.
@@ -179,39 +205,40 @@ func (p *process) end(t *testing.T) {
 	}
 }
 
-// deliver sends a signed event of Stripe's to the source "stripe" and wants a receipt.
-func deliver(t *testing.T, client *http.Client, base string) {
+// deliver sends a signed event of Stripe's, by its place among the samples, to the source "stripe", and wants a receipt.
+func deliver(t *testing.T, gateway *process, sample int) (answer string) {
 	t.Helper()
 	stripe, _ := all.Named("stripe")
 	src := &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "main", Value: []byte(secret)}}}
-	d, err := stripe.Sign(src, stripe.Samples()[0], time.Now())
+	d, err := stripe.Sign(src, stripe.Samples()[sample], time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/webhooks/stripe", bytes.NewReader(d.Body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gateway.at.Ingest+"/webhooks/stripe", bytes.NewReader(d.Body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header = d.Header.Clone()
-	res, err := client.Do(req)
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.CloseIdleConnections()
-	answer, err := io.ReadAll(res.Body)
+	defer http.DefaultClient.CloseIdleConnections()
+	said, err := io.ReadAll(res.Body)
 	if err := cmp.Or(err, res.Body.Close()); err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("answered %s: %s (%v)", res.Status, answer, err)
+		t.Fatalf("answered %s: %s (%v)", res.Status, said, err)
 	}
+	return string(said)
 }
 
-// applied waits until the one event in the log is in the mirror.
-func applied(t *testing.T, pool *pgxpool.Pool) {
+// applied waits until so many events are in the log, and each has made an object of the mirror.
+func applied(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	testkit.Eventually(t, appliedWithin, func() error {
 		var events, objects int
 		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outcomes WHERE status = 'applied'), (SELECT count(*) FROM objects)`).Scan(&events, &objects)
-		if err != nil || events != 1 || objects != 1 {
-			return fmt.Errorf("%d events applied, %d objects, want one each (%v)", events, objects, err)
+		if err != nil || events != n || objects != n {
+			return fmt.Errorf("%d events applied, %d objects, want %d of each (%v)", events, objects, n, err)
 		}
 		return nil
 	})

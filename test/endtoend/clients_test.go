@@ -18,6 +18,8 @@ type receipt struct {
 	ID        string `json:"id"`
 	Duplicate bool   `json:"duplicate"`
 	Conflict  bool   `json:"conflict"`
+	// Spooled: it is durable on the gateway's disk, and nobody knows yet what the log says of it.
+	Spooled bool `json:"spooled"`
 }
 
 // promise is a receipt and the delivery it was given for.

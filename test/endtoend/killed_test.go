@@ -15,7 +15,7 @@ import (
 const settings = `
 database: {url: %q}
 nats: {url: %q}
-ingest: {listen: "127.0.0.1:0"}
+ingest: {listen: "127.0.0.1:0", drain_delay: 1ms}
 admin: {listen: "127.0.0.1:0"}
 log: {format: json}
 rejections: {max_count: %d}

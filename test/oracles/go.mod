@@ -19,11 +19,14 @@ require (
 	github.com/stripe/stripe-mock v0.203.0
 	github.com/svix/svix-webhooks v1.44.0
 	github.com/twilio/twilio-go v1.31.0
+	github.com/vektah/gqlparser/v2 v2.5.64
 	pgregory.net/rapid v1.3.0
 )
 
 require (
+	github.com/agnivade/levenshtein v1.2.2 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
+	github.com/expr-lang/expr v1.17.8 // indirect
 	github.com/gabriel-vasile/mimetype v1.4.16 // indirect
 	github.com/ggicci/httpin v0.20.1 // indirect
 	github.com/ggicci/owl v0.8.2 // indirect
@@ -53,6 +56,7 @@ require (
 	github.com/xeipuuv/gojsonschema v1.2.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/net v0.61.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	gopkg.in/validator.v2 v2.0.1 // indirect

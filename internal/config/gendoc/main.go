@@ -15,7 +15,7 @@ import (
 const page = "docs/configuration.md"
 
 // sources are the files whose structs are the file's settings.
-var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/config/api_objects.go", "internal/config/scheme.go", "internal/config/events.go", "internal/config/schedule.go", "internal/config/reconcile.go"}
+var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/config/api_objects.go", "internal/config/scheme.go", "internal/config/events.go", "internal/config/schedule.go", "internal/config/reconcile.go", "internal/config/effects.go", "internal/config/effect_schedule.go", "internal/config/mail.go", "internal/config/notify.go"}
 
 func main() {
 	check := flag.Bool("check", false, "only compare; exit 1 if the page is not current")

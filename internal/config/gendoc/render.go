@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/config"
@@ -25,7 +26,7 @@ commented one to start from, ` + "`postern config check FILE`" + ` says whether 
 - ` + "`${NAME}`" + ` in a value is replaced by that variable, which must be set; ` + "`$${NAME}`" + ` stands for the text itself.
 - Times are written like ` + "`500ms`, `5s`, `10m`, `24h`" + `; sizes like ` + "`65536`, `64KiB`, `4MiB`, `2GiB`" + `. Paths are relative to the
   folder the process was started in.
-- ` + "`sources`" + `, with their secrets, and ` + "`schedules`" + ` are read again while a daemon runs: when this file or a secret's file has changed (looked at
+- ` + "`sources`" + `, with their secrets, ` + "`schedules`" + `, ` + "`destinations`" + `, ` + "`effects`" + ` and ` + "`notify`" + ` are read again while a daemon runs: when this file or a secret's file has changed (looked at
   every 2 s, and taken once it has stayed the same for 2 s more; a link that is pointed elsewhere counts), and at a SIGHUP. New ones
   are open at once, removed ones answer 404. A file that cannot be used changes nothing and is logged. All other settings need a
   restart; the log names those that were changed.
@@ -35,6 +36,7 @@ commented one to start from, ` + "`postern config check FILE`" + ` says whether 
 // setting is one field of a struct of the file.
 type setting struct {
 	name, kind, doc, initial string
+	beyond                   string // what becomes of a delivery that is beyond the setting; empty where it is no limit
 	inner                    string // name of the struct the field is made of; empty for a value
 	told                     bool   // that struct's settings are those of another field, which has told them
 }
@@ -59,13 +61,54 @@ func render(paths ...string) ([]byte, error) {
 	for _, s := range sections["Config"].settings {
 		fmt.Fprintf(&out, "\n## %s\n\n%s\n", s.name, s.doc)
 		prefix := s.name
-		if s.name == "sources" || s.name == "schedules" {
+		if slices.Contains([]string{"sources", "schedules", "destinations", "effects", "notify"}, s.name) {
 			prefix += ".NAME"
 		}
 		out.WriteString("\n| setting | default | what it is |\n| --- | --- | --- |\n")
 		writeRows(&out, sections, prefix, s.inner)
 	}
+	out.WriteString(limits)
+	for _, s := range sections["Config"].settings {
+		prefix := s.name
+		if s.name == "sources" {
+			prefix += ".NAME"
+		}
+		writeLimits(&out, sections, prefix, s.inner)
+	}
 	return out.Bytes(), nil
+}
+
+const limits = `
+## Limits
+
+What a delivery may cost, and what it is answered beyond. Each refusal is counted in ` + "`postern_deliveries_total`" + ` or, where no request came of it, in ` + "`postern_connections_total`" + `.
+Besides: a connection of HTTP/2 carries 100 requests at once; as many bodies of 64 KiB and more are proven at once as there are processors, and others wait for their turn, at most for ` + "`ingest.deadline`" + `;
+a Content-Encoding is answered 415, since signatures are of the bytes as they came; JSON is nested 1,000 deep at most, and what is deeper is stored and dead. Of ` + "`provider: api`" + `
+a batch holds 1,000 events at most (413), a key 255 bytes (400), and JSON that is nested deeper is answered 400.
+
+| setting | default | beyond it |
+| --- | --- | --- |
+`
+
+// writeLimits writes the rows of settings that bound deliveries.
+func writeLimits(out *bytes.Buffer, sections map[string]section, prefix, name string) {
+	for _, s := range sections[name].settings {
+		path := prefix + "." + s.name
+		if s.beyond != "" {
+			fmt.Fprintf(out, "| `%s` | %s | %s |\n", path, quoted(s.initial), s.beyond)
+		}
+		if s.kind == "group" && !s.told {
+			writeLimits(out, sections, path, s.inner)
+		}
+	}
+}
+
+// quoted marks a value as one that can be written; a text that explains is left alone.
+func quoted(initial string) string {
+	if initial == "" || strings.Contains(initial, " ") {
+		return initial
+	}
+	return "`" + initial + "`"
 }
 
 // readFile adds the structs of a file.
@@ -94,7 +137,7 @@ func readSection(doc string, s *ast.StructType) section {
 		kind, inner := typeOf(f.Type)
 		initial := tag.Get("default") + tag.Get("shown")
 		name, _, _ := strings.Cut(tag.Get("yaml"), ",")
-		out.settings = append(out.settings, setting{name: name, kind: kind, inner: inner, told: tag.Get("like") != "", initial: initial,
+		out.settings = append(out.settings, setting{name: name, kind: kind, inner: inner, told: tag.Get("like") != "", initial: initial, beyond: tag.Get("beyond"),
 			doc: inFileWords(f.Doc.Text(), f.Names[0].Name, name)})
 	}
 	return out
@@ -139,15 +182,11 @@ func writeRows(out *bytes.Buffer, sections map[string]section, prefix, name stri
 		if s.kind == "list" && s.inner != "" {
 			path += "[]"
 		}
-		initial := s.initial
-		if initial != "" && !strings.Contains(initial, " ") {
-			initial = "`" + initial + "`"
-		}
 		cell := "`" + path + "`"
 		if s.inner == "" {
 			cell += "<br>`" + variable(path) + "`"
 		}
-		fmt.Fprintf(out, "| %s | %s | %s |\n", cell, initial, strings.ReplaceAll(s.doc, "|", `\|`))
+		fmt.Fprintf(out, "| %s | %s | %s |\n", cell, quoted(s.initial), strings.ReplaceAll(s.doc, "|", `\|`))
 		if s.kind == "named" {
 			path += ".TYPE" // of objects, which alone are told by name below the first names
 		}

@@ -3,8 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
 )
 
 func TestPageIsCurrent(t *testing.T) {
@@ -48,5 +51,29 @@ func TestEverySettingIsExplained(t *testing.T) {
 	}
 	if rows < 50 {
 		t.Errorf("only %d settings", rows)
+	}
+}
+
+// Whatever bounds a delivery is in the table of limits, with what becomes of what is beyond.
+func TestEveryLimitIsTold(t *testing.T) {
+	t.Parallel()
+	for _, group := range []any{config.Ingest{}, config.Spool{}, config.Rejections{}, config.RateLimit{}} {
+		of := reflect.TypeOf(group)
+		for i := range of.NumField() {
+			field := of.Field(i)
+			bounds := field.Type.Kind() == reflect.Int || field.Type.Kind() == reflect.Int64
+			if bounds && field.Tag.Get("beyond") == "" {
+				t.Errorf("%s.%s bounds something: tell by the tag beyond what becomes of what is beyond", of.Name(), field.Name)
+			}
+		}
+	}
+	text, err := render(filepath.Join("..", "config.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| `ingest.max_body_bytes` | `4MiB` | 413", "| `ingest.spool.max_bytes` | `1GiB` | 503", "| `sources.NAME.rate_limit.burst` | `per_second` | 429", "| `database.max_connections` | `16` |"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%s is missing", want)
+		}
 	}
 }

@@ -4,6 +4,7 @@ package all
 import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/adyen"
+	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/calendly"
 	"github.com/postern-gateway/postern/internal/provider/discord"
 	"github.com/postern-gateway/postern/internal/provider/github"
@@ -28,6 +29,7 @@ import (
 func All() []provider.Provider {
 	return []provider.Provider{
 		adyen.New(),
+		api.New(),
 		calendly.New(),
 		discord.New(),
 		github.GitHub{},

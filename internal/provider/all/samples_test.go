@@ -3,6 +3,7 @@ package all_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,12 +69,26 @@ func through(t *testing.T, e config.Endpoint, sample provider.Sample) []provider
 	}
 	for i, ev := range events {
 		stored := &provider.Stored{Key: ev.Key, Type: ev.Type, Account: ev.Account, APIVersion: ev.APIVersion, ReceivedAt: at, Index: i, Body: d.Body}
-		if _, err := e.Provider.Observe(e.Source, stored); err != nil {
+		o, err := e.Provider.Observe(e.Source, stored)
+		if err != nil {
 			t.Errorf("observe %s: %v", sample.Type, err)
 		}
+		catalogued(t, e.Provider, o.ObjectType)
 	}
 	providertest.Sound(t, e.Provider, e.Source, d)
 	return events
+}
+
+// catalogued wants that a provider that can say of which types its objects are knows a type.
+func catalogued(t *testing.T, p provider.Provider, objectType string) {
+	t.Helper()
+	c, ok := p.(provider.Catalogued)
+	if !ok || objectType == "" {
+		return
+	}
+	if known := c.ObjectTypes(); len(known) > 0 && !slices.Contains(known, objectType) {
+		t.Errorf("type %s is not among %v", objectType, known)
+	}
 }
 
 // A thousand `postern send` are a thousand events: no two of them, of whatever sample, have one key.

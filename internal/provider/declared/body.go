@@ -12,9 +12,9 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// maxEvents bounds the events of one delivery, since the whole body is read again for each of them. A larger delivery is kept as one
+// MaxEvents bounds the events of one delivery, since the whole body is read again for each of them. A larger delivery is kept as one
 // event of unknown type; no sender comes near.
-const maxEvents = 1000
+const MaxEvents = 1000
 
 // maxFields bounds the fields of a form.
 const maxFields = 10_000
@@ -89,8 +89,8 @@ func (e *Events) split(p *parsed, in *canonical.Value, trail []*canonical.Value,
 }
 
 func (p *parsed) add(one place) error {
-	if len(p.places) == maxEvents {
-		return &provider.Dead{Reason: fmt.Sprintf("the body holds more than %d events", maxEvents)}
+	if len(p.places) == MaxEvents {
+		return &provider.Dead{Reason: fmt.Sprintf("the body holds more than %d events", MaxEvents)}
 	}
 	p.places = append(p.places, one)
 	return nil

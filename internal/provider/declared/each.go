@@ -25,8 +25,8 @@ func (p *Provider) verifyEach(src *provider.Source, d *provider.Delivery) (provi
 	}
 	var proven [][]byte
 	for text := range elements {
-		if len(proven) == maxEvents {
-			return provider.Verification{}, malformed("the body holds more than %d events", maxEvents)
+		if len(proven) == MaxEvents {
+			return provider.Verification{}, malformed("the body holds more than %d events", MaxEvents)
 		}
 		one := *d
 		one.Body = text

@@ -70,6 +70,8 @@ type Events struct {
 	Occurred *Time
 	// APIVersion is the version of the provider's API, likewise.
 	APIVersion []signature.Template
+	// Subject names what an event is about, for an object whose ID a source's configuration leaves out; empty: it must not be left out.
+	Subject []signature.Template
 	// EveryDelivery: an event that nothing names is a new one whenever it comes, since the sender's notifications look alike.
 	EveryDelivery bool
 	// Omit are dotted paths that may differ between deliveries of one event (a counter of attempts).

@@ -58,17 +58,18 @@ func (GitHub) Answer(status int, header http.Header, body []byte) provider.Verdi
 	case status == http.StatusUnavailableForLegalReasons:
 		return provider.Verdict{Kind: provider.Refused, Detail: "answered 451: withheld for legal reasons"}
 	case status == http.StatusUnprocessableEntity && listsNoMore(said.Message):
-		return provider.Verdict{Kind: provider.Found, Wait: share(header)} // ObjectPage ends the list
+		return provider.Verdict{Kind: provider.Refused, Detail: "answered 422: GitHub lists no more of them than it has given"}
 	case status == http.StatusUnprocessableEntity && says("cursor"), status == http.StatusBadRequest && says("cursor"):
 		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the cursor is no longer known", status)}
 	}
 	return v
 }
 
-// listsNoMore: of a long list, such as of releases, GitHub gives no more than the first 1,000 or 10,000.
+// listsNoMore: of a long list GitHub gives no more than the first 1,000 or 10,000, as of releases, or no page by its number, as of issues.
 func listsNoMore(message string) bool {
 	message = strings.ToLower(message)
-	return strings.HasPrefix(message, "only the first ") && strings.Contains(message, " results are available")
+	return strings.HasPrefix(message, "only the first ") && strings.Contains(message, " results are available") ||
+		strings.HasPrefix(message, "pagination with the page parameter is not supported")
 }
 
 // isList looks at the ends alone.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -13,8 +14,9 @@ import (
 var (
 	_ provider.Reader         = GitHub{}
 	_ provider.Locator        = GitHub{}
+	_ provider.Housed         = GitHub{}
 	_ provider.DeliveryLister = GitHub{}
-	_ provider.ObjectLister   = GitHub{}
+	_ provider.PartLister     = GitHub{}
 )
 
 const (
@@ -33,6 +35,9 @@ var (
 	hook       = regexp.MustCompile(`^(repos/[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}|orgs/[A-Za-z0-9_-]{1,100})/hooks/[1-9][0-9]{0,18}$`)
 )
 
+// Housed: paths name the repository, or the hook.
+func (GitHub) Housed() {}
+
 // CompleteAPI fills in GitHub's address, a version of its API and a rate.
 func (GitHub) CompleteAPI(api *provider.API) error {
 	if strings.HasPrefix(string(api.Key.Value), "ghr_") {
@@ -44,9 +49,12 @@ func (GitHub) CompleteAPI(api *provider.API) error {
 	if !apiVersion.MatchString(api.Version) {
 		return fmt.Errorf("version: %.40q is none of GitHub's: write a date like %s, or leave it out", api.Version, version)
 	}
-	for _, name := range api.Repositories {
+	for i, name := range api.Repositories {
 		if !isRepository(name) {
 			return fmt.Errorf("repositories: %.100q is none: write OWNER/NAME", name)
+		}
+		if slices.ContainsFunc(api.Repositories[:i], func(other string) bool { return strings.EqualFold(other, name) }) {
+			return fmt.Errorf("repositories: %q is named twice: name it once", name) // they are read one after the other, and found by their names
 		}
 	}
 	for _, name := range api.Hooks {

@@ -51,7 +51,8 @@ func TestAnswers(t *testing.T) {
 		"switched off":           {410, nil, said("Issues has been disabled in this repository."), provider.Refused, 0, "switched off"},
 		"withheld":               {451, nil, said("Repository access blocked"), provider.Refused, 0, "legal"},
 		"a cursor of old":        {422, nil, said("Invalid cursor"), provider.Expired, 0, "cursor"},
-		"the end of a list":      {422, nil, said("Only the first 1000 results are available."), provider.Found, 0, ""},
+		"the end of a list":      {422, nil, said("Only the first 1000 results are available."), provider.Refused, 0, "no more of them"},
+		"the end of pages":       {422, nil, said("Pagination with the page parameter is not supported for large datasets, please use cursor based pagination (after/before)"), provider.Refused, 0, "no more of them"},
 		"unprocessable":          {422, nil, said("Validation Failed"), provider.Trouble, 0, "422"},
 		"a redirect":             {301, nil, said("Moved Permanently"), provider.Trouble, 0, "redirect"},
 		"broken":                 {500, nil, said("Server Error"), provider.Trouble, 0, "500"},
@@ -108,7 +109,7 @@ func TestLocate(t *testing.T) {
 		if c.state != "" {
 			kept = []byte(c.state)
 		}
-		call, proof, ok := github.GitHub{}.Locate(&provider.API{}, c.objectType, c.id, kept, c.newest)
+		call, proof, ok := github.GitHub{}.Locate(&provider.API{}, "", c.objectType, c.id, kept, c.newest)
 		if call.Path != c.path || proof.Path != c.proof || ok != (c.path != "") {
 			t.Errorf("%s: %q, proof %q, %t; want %q, %q", name, call.Path, proof.Path, ok, c.path, c.proof)
 		}
@@ -324,32 +325,30 @@ func TestListGoesOnWithinASecond(t *testing.T) {
 	}
 }
 
-// Of more releases than GitHub lists, the first are listed, and the list goes on with the next repository.
-func TestListThatIsCutShort(t *testing.T) {
+// A list's parts are the repositories, in their order, and an object is of the one that it is read below, however that is spelled.
+func TestPartsOfAList(t *testing.T) {
 	t.Parallel()
-	l := newListing(t, githubfake.Options{Releases: 100})
-	ids := map[string]bool{}
-	for i := range 150 {
-		id := l.fake.Draft(0)
-		l.fake.Publish(id)
-		if i >= 50 { // the newest are listed
-			ids[id] = true
+	api := &provider.API{Repositories: []string{"o/a", "O/b.js", "o/c"}}
+	var told []string
+	for cursor := ""; ; {
+		part, begins, next := github.GitHub{}.PartAt(api, "issue", cursor)
+		told = append(told, fmt.Sprint(part, begins))
+		page := []byte(`[{"id": 1, "updated_at": "2026-01-01T00:00:00Z"}]`)
+		_, within, err := github.GitHub{}.ObjectPage(nil, api, "", "issue", cursor, http.Header{"Link": {`<https://x/y?page=2>; rel="next"`}}, page)
+		if at, begins, after := (github.GitHub{}).PartAt(api, "issue", within); err != nil || at != part || begins || after != next {
+			t.Errorf("%q within %s: %s, %t, %q (%v)", within, part, at, begins, after, err)
 		}
-		l.fake.Advance(time.Second)
-	}
-	last := l.fake.Draft(1)
-	l.fake.Publish(last)
-	got := l.all(t, "release", time.Time{}, func() {})
-	for id := range ids {
-		if got[id].Body == nil {
-			t.Errorf("%s is missing", id)
+		if cursor = next; cursor == "" {
+			break
 		}
 	}
-	if len(got) != 101 || got[last].Body == nil || l.pages != 3 {
-		t.Errorf("%d releases in %d pages", len(got), l.pages)
+	if diff := cmp.Diff([]string{"o/atrue", "O/b.jstrue", "o/ctrue"}, told); diff != "" {
+		t.Error(diff)
 	}
-	if _, _, err := (github.GitHub{}).ObjectPage(nil, l.api, "", "issue", "", nil, []byte(`{"message": "Only the first 1000 results are available."}`)); err == nil {
-		t.Error("a list by change that is cut short is taken for whole")
+	for path, want := range map[string]string{"/repos/o/B.js/issues/3": "O/b.js", "/repos/o/a": "o/a", "/repos/o/ab": "", "/repos/x/a/issues/3": "", "/": ""} {
+		if got := (github.GitHub{}).PartOf(api, provider.Call{Path: path}); got != want {
+			t.Errorf("%s is of %q, want %q", path, got, want)
+		}
 	}
 }
 
@@ -369,7 +368,7 @@ func TestNoRepositoriesNoLists(t *testing.T) {
 	if l := (github.GitHub{}).Lists(nil, &provider.API{}, ""); len(l) != 0 {
 		t.Errorf("%v", l)
 	}
-	if l := (github.GitHub{}).Lists(nil, &provider.API{Repositories: []string{"o/r"}}, ""); len(l) != 5 || !l["issue"].ByChange || l["pull_request"].ByChange {
+	if l := (github.GitHub{}).Lists(nil, &provider.API{Repositories: []string{"o/r"}}, ""); len(l) != 9 || !l["issue"].ByChange || l["pull_request"].ByChange {
 		t.Errorf("%v", l)
 	}
 }

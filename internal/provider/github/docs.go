@@ -20,7 +20,7 @@ func (GitHub) Docs() provider.Docs {
 			"that is sent again under another delivery id is one more event of an old version, which changes nothing; one under another event's name is dead, since a body is believed only " +
 			"under the event whose body it can be, and a delete only from a body that is nothing else. The fingerprint is of what the body says, not of its bytes: GitHub's API tells of a delivery in other bytes.",
 		Objects: "Objects are kept under no account and by GitHub's number, which outlives a change of name or owner. What has an `updated_at` is mirrored whole and ordered by it, in seconds, and within one " +
-			"second by the old values in `changes`: `issue`, `pull_request`, `issue_comment`, `pull_request_review`, `release`, `repository`, `milestone`, `check_suite`, `deployment`, " +
+			"second by the old values in `changes`: `issue`, `pull_request`, `issue_comment`, `pull_request_review`, `pull_request_review_comment`, `commit_comment`, `release`, `repository`, `milestone`, `check_suite`, `deployment`, " +
 			"`deployment_status`, `installation`, and `workflow_run`, where a later attempt comes after an earlier one. A push tells which commit its `ref` (`REPOSITORY:refs/heads/main`) was at and " +
 			"is at now, ordered by the repository's `pushed_at`. A `star` has its `starred_at`. What carries no time (`label`, `team`, `member`, `membership`, `check_run`, `workflow_job`, the " +
 			"deletes of a repository and of a star) owes a look. Deletes of an issue (and its transfer), comment, release, milestone, label, team or installation are for good. Of events not " +

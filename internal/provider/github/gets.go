@@ -32,26 +32,28 @@ type place struct {
 // A repository that answers 404 was deleted, or the key may no longer see it: nothing tells which but the event repository.deleted. A label is read by its name
 // alone, which a change of name takes from it. A release that is a draft is shown and listed to those alone who may push; a reader's key gets 404 for it.
 var gets = map[string]place{
-	"repository":        {below: regexp.MustCompile(`^$`)},
-	"label":             {below: regexp.MustCompile(`^/labels/[^/?#]+$`)},
-	"issue":             {below: regexp.MustCompile(`^/issues/[1-9]\d*$`), among: "/issues"},
-	"pull_request":      {below: regexp.MustCompile(`^/pulls/[1-9]\d*$`), among: "/pulls"},
-	"milestone":         {below: regexp.MustCompile(`^/milestones/[1-9]\d*$`), among: "/milestones"},
-	"issue_comment":     {below: regexp.MustCompile(`^/issues/comments/[1-9]\d*$`), among: "/issues/comments", numbered: true},
-	"release":           {below: regexp.MustCompile(`^/releases/[1-9]\d*$`), among: "/releases", numbered: true},
-	"deployment":        {below: regexp.MustCompile(`^/deployments/[1-9]\d*$`), among: "/deployments", numbered: true},
-	"deployment_status": {below: regexp.MustCompile(`^/deployments/[1-9]\d*/statuses/[1-9]\d*$`), among: "/deployments", numbered: true},
-	"workflow_run":      {below: regexp.MustCompile(`^/actions/runs/[1-9]\d*$`), among: "/actions/runs", numbered: true},
-	"workflow_job":      {below: regexp.MustCompile(`^/actions/jobs/[1-9]\d*$`), among: "/actions/runs", numbered: true},
-	"check_suite":       {below: regexp.MustCompile(`^/check-suites/[1-9]\d*$`), numbered: true},
-	"check_run":         {below: regexp.MustCompile(`^/check-runs/[1-9]\d*$`), numbered: true},
+	"repository":                  {below: regexp.MustCompile(`^$`)},
+	"label":                       {below: regexp.MustCompile(`^/labels/[^/?#]+$`)},
+	"issue":                       {below: regexp.MustCompile(`^/issues/[1-9]\d*$`), among: "/issues"},
+	"pull_request":                {below: regexp.MustCompile(`^/pulls/[1-9]\d*$`), among: "/pulls"},
+	"milestone":                   {below: regexp.MustCompile(`^/milestones/[1-9]\d*$`), among: "/milestones"},
+	"issue_comment":               {below: regexp.MustCompile(`^/issues/comments/[1-9]\d*$`), among: "/issues/comments", numbered: true},
+	"pull_request_review_comment": {below: regexp.MustCompile(`^/pulls/comments/[1-9]\d*$`), among: "/pulls/comments", numbered: true},
+	"commit_comment":              {below: regexp.MustCompile(`^/comments/[1-9]\d*$`), among: "/comments", numbered: true},
+	"release":                     {below: regexp.MustCompile(`^/releases/[1-9]\d*$`), among: "/releases", numbered: true},
+	"deployment":                  {below: regexp.MustCompile(`^/deployments/[1-9]\d*$`), among: "/deployments", numbered: true},
+	"deployment_status":           {below: regexp.MustCompile(`^/deployments/[1-9]\d*/statuses/[1-9]\d*$`), among: "/deployments", numbered: true},
+	"workflow_run":                {below: regexp.MustCompile(`^/actions/runs/[1-9]\d*$`), among: "/actions/runs", numbered: true},
+	"workflow_job":                {below: regexp.MustCompile(`^/actions/jobs/[1-9]\d*$`), among: "/actions/runs", numbered: true},
+	"check_suite":                 {below: regexp.MustCompile(`^/check-suites/[1-9]\d*$`), numbered: true},
+	"check_run":                   {below: regexp.MustCompile(`^/check-runs/[1-9]\d*$`), numbered: true},
 }
 
 // owned is an address of something of a repository, whatever the API's own address is: .../repos/OWNER/NAME/...
 var owned = regexp.MustCompile(`/repos/([A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100})(/[^?#]*)?$`)
 
 // Locate reads an object at the address that the newest event gives it, else its state.
-func (GitHub) Locate(_ *provider.API, objectType, objectID string, state []byte, newest *provider.Stored) (call, proof provider.Call, ok bool) {
+func (GitHub) Locate(_ *provider.API, _, objectType, objectID string, state []byte, newest *provider.Stored) (call, proof provider.Call, ok bool) {
 	at, ok := gets[objectType]
 	if !ok {
 		return call, proof, false

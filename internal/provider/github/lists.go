@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
@@ -33,14 +34,21 @@ type list struct {
 
 // lists are by type. Issues and comments are paged by time: each page begins at the updated_at of the last one's end, so that nothing which is changed or
 // deleted meanwhile moves another object out of sight. Pull requests are never deleted, so the page of one, in the order of creation, never
-// changes. Of releases a delete moves the later ones to the page before: one that is kept here and was not listed is looked at by itself.
+// changes. Of releases, deployments and comments on commits a delete moves the later ones to the page before, and of more than 100 milestones another due date moves one: what is kept here and was not listed is looked at by itself.
+//
+// Not listed are workflow and check runs: GitHub lists the first whole or by their time of creation alone and deletes them of itself, and the others below a commit. Nor are labels: the address of one is its
+// name, so that none could be believed to be missing.
 var lists = map[string]list{
 	"repository": {whole: true},
 	"issue": {path: "/issues", query: url.Values{"state": {"all"}, "sort": {"updated"}, "direction": {"asc"}}, byChange: true, whole: true,
 		skip: "pull_request"}, // GitHub lists pull requests among them, under other ids
-	"issue_comment": {path: "/issues/comments", query: url.Values{"sort": {"updated"}, "direction": {"asc"}}, byChange: true, whole: true},
-	"pull_request":  {path: "/pulls", query: url.Values{"state": {"all"}, "sort": {"created"}, "direction": {"asc"}}}, // listed without its counts
-	"release":       {path: "/releases", whole: true},
+	"issue_comment":               {path: "/issues/comments", query: url.Values{"sort": {"updated"}, "direction": {"asc"}}, byChange: true, whole: true},
+	"pull_request_review_comment": {path: "/pulls/comments", query: url.Values{"sort": {"updated"}, "direction": {"asc"}}, byChange: true, whole: true},
+	"commit_comment":              {path: "/comments", whole: true},
+	"milestone":                   {path: "/milestones", query: url.Values{"state": {"all"}}, whole: true},
+	"deployment":                  {path: "/deployments", whole: true},
+	"pull_request":                {path: "/pulls", query: url.Values{"state": {"all"}, "sort": {"created"}, "direction": {"asc"}}}, // listed without its counts
+	"release":                     {path: "/releases", whole: true},
 }
 
 // Lists are of the repositories that the source's section api names.
@@ -50,7 +58,7 @@ func (GitHub) Lists(_ *provider.Source, api *provider.API, account string) map[s
 		return out
 	}
 	for objectType, l := range lists {
-		out[objectType] = provider.List{ByChange: l.byChange, Lag: listLag}
+		out[objectType] = provider.List{ByChange: l.byChange, Lag: listLag, Sparse: l.skip != ""}
 	}
 	return out
 }
@@ -102,10 +110,7 @@ func readSpot(api *provider.API, cursor string) spot {
 func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, cursor string, header http.Header, body []byte) (page []provider.Listed, next string, err error) {
 	l, at := lists[objectType], readSpot(api, cursor)
 	members := []json.RawMessage{body}
-	switch {
-	case l.path != "" && !l.byChange && isEnd(body):
-		return nil, l.after(api, at, false, 0), nil
-	case l.path != "":
+	if l.path != "" {
 		members = nil
 		if err := json.Unmarshal(body, &members); err != nil {
 			return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
@@ -123,14 +128,6 @@ func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, c
 	}
 	more := l.path != "" && len(following(header)) > 0
 	return page, l.after(api, at, more, last), nil
-}
-
-// isEnd: the body is what GitHub says instead of a page behind the last that it gives. What is here and was behind that is looked at by itself.
-func isEnd(body []byte) bool {
-	var said struct {
-		Message string `json:"message"`
-	}
-	return !isList(body) && json.Unmarshal(body, &said) == nil && listsNoMore(said.Message)
 }
 
 // read reads a member of a page, nil where it is of another type; changed is its updated_at, 0 where it has none.
@@ -163,8 +160,33 @@ func (l list) after(api *provider.API, at spot, more bool, last int64) string {
 	case more:
 		return spot{at.repository, at.page + 1, at.since}.String()
 	}
-	if i := slices.Index(api.Repositories, at.repository); i >= 0 && i+1 < len(api.Repositories) {
+	return behind(api, at.repository)
+}
+
+// behind is the cursor of the repository that follows one, "" behind the last.
+func behind(api *provider.API, repository string) string {
+	if i := slices.Index(api.Repositories, repository); i >= 0 && i+1 < len(api.Repositories) {
 		return spot{api.Repositories[i+1], 1, asked}.String()
+	}
+	return ""
+}
+
+// PartAt names the repository that a cursor is in.
+func (GitHub) PartAt(api *provider.API, _, cursor string) (part string, begins bool, next string) {
+	at := readSpot(api, cursor)
+	return at.repository, at.page == 1 && at.since == asked, behind(api, at.repository)
+}
+
+// PartOf names the repository, as the source names it, below which a call reads.
+func (GitHub) PartOf(api *provider.API, call provider.Call) string {
+	m := owned.FindStringSubmatch(call.Path)
+	if m == nil {
+		return ""
+	}
+	for _, name := range api.Repositories {
+		if strings.EqualFold(name, m[1]) {
+			return name
+		}
 	}
 	return ""
 }

@@ -29,8 +29,8 @@ func (GitHub) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obser
 		return o, err
 	}
 	if got := number(root.Get(r.member, "id")); got != s.ObjectID {
-		return o, &provider.Dead{Moved: true, Reason: fmt.Sprintf("asked for the %s %s, the API answered the one with id %q: the object was transferred, or its repository's name was given again",
-			s.ObjectType, s.ObjectID, got)}
+		return o, &provider.Dead{Moved: true, Reason: fmt.Sprintf("asked for the %s %s, the API answered the one with id %s: the object was transferred, or its repository's name was given again",
+			s.ObjectType, s.ObjectID, s.API.Quote(got, 64))}
 	}
 	if field := r.lacking(root); field != "" {
 		return o, dead("the API's answer has no %s: it is no whole %s", field, s.ObjectType)

@@ -29,10 +29,10 @@ var rows = []row{
 		volatile: volatileIssue},
 	// Whether it can be merged is worked out after the event and again when its base moves.
 	{event: "pull_request", object: "pull_request", member: "pull_request", always: []string{"merged"},
-		may: []string{"number", "after", "assignee", "before", "label", "milestone", "reason", "requested_reviewer", "requested_team"},
+		may: []string{"number", "after", "assignee", "before", "label", "milestone", "reason", "requested_reviewer", "requested_team", "stack"},
 		whole: []string{"opened", "edited", "closed", "reopened", "synchronize", "assigned", "unassigned", "labeled", "unlabeled", "locked", "unlocked",
 			"milestoned", "demilestoned", "ready_for_review", "converted_to_draft", "review_requested", "review_request_removed",
-			"auto_merge_enabled", "auto_merge_disabled", "enqueued", "dequeued"},
+			"auto_merge_enabled", "auto_merge_disabled", "enqueued", "dequeued", "stacked"},
 		still: true, volatile: volatilePull},
 	// Comments on issues, and those on pull requests that are not on a line of code.
 	{event: "issue_comment", object: "issue_comment", member: "comment", with: []string{"issue"},
@@ -40,6 +40,11 @@ var rows = []row{
 	// Older bodies say only when it was submitted, which an edit or a dismissal does not move.
 	{event: "pull_request_review", object: "pull_request_review", member: "review", with: []string{"pull_request"},
 		whole: []string{"submitted", "edited", "dismissed"}, volatile: []string{"author_association"}},
+
+	// Comments on a line of a pull request, and on a commit. Where the first is follows the commits that come, which does not move its time.
+	{event: "pull_request_review_comment", object: "pull_request_review_comment", member: "comment", with: []string{"pull_request"},
+		whole: []string{"created", "edited"}, deletes: []string{"deleted"}, volatile: volatileReviewComment},
+	{event: "commit_comment", object: "commit_comment", member: "comment", whole: []string{"created"}, volatile: volatileComment},
 
 	// A ref is a branch or a tag of a repository. A push is its history; a ref that is deleted can be made again.
 	{event: "push", object: "ref", member: "ref", with: []string{"after", "before", "pusher"}, whole: []string{""},

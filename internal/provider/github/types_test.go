@@ -46,7 +46,7 @@ func TestTypes(t *testing.T) {
 	const beside = ", partial: the body names the ref and not what it is at; the push that comes beside it does, where there is one"
 	const returns = ", partial: the delete carries no time, and the same object can come back"
 	const issueVolatile = ", without reactions author_association sub_issues_summary issue_dependencies_summary milestone.open_issues milestone.closed_issues milestone.updated_at closed_by parent_issue_url performed_via_github_app pinned_comment"
-	const pullVolatile = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association base.repo head.repo milestone.open_issues milestone.closed_issues milestone.updated_at " +
+	const pullVolatile = ", without mergeable mergeable_state rebaseable merge_commit_sha author_association base.repo head.repo stack milestone.open_issues milestone.closed_issues milestone.updated_at " +
 		"allow_auto_merge allow_update_branch delete_branch_on_merge merge_commit_message merge_commit_title squash_merge_commit_message squash_merge_commit_title use_squash_pr_title_as_default"
 	const repoVolatile = ", without forks forks_count open_issues open_issues_count pushed_at size stargazers_count watchers watchers_count network_count subscribers_count permissions role_name " +
 		"temp_clone_token organization parent source template_repository security_and_analysis custom_properties code_of_conduct master_branch anonymous_access_enabled " +
@@ -73,6 +73,7 @@ func TestTypes(t *testing.T) {
 			"pull_request.converted_to_draft pull_request.auto_merge_enabled pull_request.auto_merge_disabled pull_request.enqueued pull_request.dequeued",
 			`{"number": 8, "reason": "x", ` + pull + inRepo + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
 		{"pull_request.synchronize", `{"before": "` + first + `", "after": "` + then + `", ` + pull + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
+		{"pull_request.stacked", `{"number": 8, "stack": {"size": 2}, ` + pull + inRepo + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
 		{"pull_request.assigned pull_request.unassigned", `{"assignee": {"id": 6}, ` + pull + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
 		{"pull_request.labeled pull_request.unlabeled", `{"label": {"id": 9}, ` + pull + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
 		{"pull_request.milestoned pull_request.demilestoned", `{"milestone": {"id": 9}, ` + pull + `}`, "pull_request 8" + at + ", own, still" + pullVolatile},
@@ -166,7 +167,16 @@ func TestTypes(t *testing.T) {
 
 		// Events that the table does not know.
 		{"discussion.created", `{"discussion": {"id": 9, ` + updated + `}}`, "discussion 9, partial: the event discussion is not known here, so its body may be part of an object"},
-		{"commit_comment.created", `{"comment": {"id": 9}}`, "commit_comment 9, partial: the event commit_comment is not known here, so its body may be part of an object"},
+		{"security_comment.created", `{"comment": {"id": 9}}`, "security_comment 9, partial: the event security_comment is not known here, so its body may be part of an object"},
+		{"pull_request_review_comment.created pull_request_review_comment.edited", `{"comment": {"id": 9, ` + updated + `}, ` + pull + inRepo + `}`,
+			"pull_request_review_comment 9" + at + ", own, without reactions author_association commit_id line position side start_line start_side"},
+		{"pull_request_review_comment.deleted", `{"comment": {"id": 9, ` + updated + `}, ` + pull + inRepo + `}`,
+			"pull_request_review_comment 9" + gone + ", without reactions author_association commit_id line position side start_line start_side"},
+		{"pull_request_review_comment.created", `{"comment": {"id": 9, ` + updated + `}, ` + issue + `}`,
+			"dead: a body of the event pull_request_review_comment has a member pull_request, and this one has none: the event's name is not signed, so it is not believed"},
+		{"commit_comment.created", `{"comment": {"id": 9, ` + updated + `}` + inRepo + `}`, "commit_comment 9" + at + ", own, without reactions author_association performed_via_github_app pin"},
+		{"commit_comment.created", `{"comment": {"id": 9, ` + updated + `}, ` + pull + `}`,
+			"dead: the body has a member \"pull_request\", which no body of the event commit_comment has: the event's name is not signed, so it is not believed"},
 		{"fork", `{"forkee": {"id": 9}` + inRepo + `}`, "ignored: the event fork is not known here, and its body has no object fork with an id"},
 		{"organization.member_added", `{"membership": {}, "organization": {"id": 9}}`, "ignored: the event organization is not known here, and its body has no object organization with an id"},
 		{"gizmo.made", `{"gizmo": {"id": "9"}}`, "ignored: the event gizmo is not known here, and its body has no object gizmo with an id"},

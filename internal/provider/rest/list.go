@@ -29,6 +29,8 @@ type List struct {
 	Limit int
 	// Lag is how old a list may be.
 	Lag time.Duration
+	// Sparse: many pages in a row may be empty and others follow.
+	Sparse bool
 	// Next is how the following page is found.
 	Next Next
 }
@@ -55,7 +57,7 @@ func (r *Reader) Lists(src *provider.Source, _ *provider.API, account string) ma
 			continue
 		}
 		if _, ok := t.List.Request.call(values{"account": account}, account); ok {
-			out[name] = provider.List{ByChange: t.List.Request.Names("since"), Lag: t.List.Lag}
+			out[name] = provider.List{ByChange: t.List.Request.Names("since"), Lag: t.List.Lag, Sparse: t.List.Sparse}
 		}
 	}
 	return out
@@ -67,22 +69,27 @@ func (r *Reader) ListObjects(_ *provider.Source, _ *provider.API, account, objec
 	if list == nil {
 		return provider.Call{}
 	}
-	if cursor != "" && (list.Next.Address != "" || list.Next.Link) {
+	return list.ask(account, since, until, cursor)
+}
+
+// ask is the call for a page.
+func (l *List) ask(account string, since, until time.Time, cursor string) provider.Call {
+	if cursor != "" && (l.Next.Address != "" || l.Next.Link) {
 		path, query, _ := strings.Cut(cursor, "?")
 		fields, _ := url.ParseQuery(query) // it was read when the page was
 		return provider.Call{Account: account, Path: path, Query: fields}
 	}
-	v := values{"account": account, "limit": strconv.Itoa(list.Limit), "cursor": cursor}
+	v := values{"account": account, "limit": strconv.Itoa(l.Limit), "cursor": cursor}
 	if !since.IsZero() {
-		v["since"] = list.time(since.Truncate(time.Second).Add(-time.Second)) // the API may leave its ends out
+		v["since"] = l.time(since.Truncate(time.Second).Add(-time.Second)) // the API may leave its ends out
 	}
 	if !until.IsZero() {
-		v["until"] = list.time(until.Truncate(time.Second).Add(2 * time.Second))
+		v["until"] = l.time(until.Truncate(time.Second).Add(2 * time.Second))
 	}
-	if at, err := strconv.ParseInt(cursor, 10, 64); list.Next.Window && err == nil {
-		v["since"] = list.time(time.UnixMicro(at - resolution(at)))
+	if at, err := strconv.ParseInt(cursor, 10, 64); l.Next.Window && err == nil {
+		v["since"] = l.time(time.UnixMicro(at - resolution(at)))
 	}
-	call, _ := list.Request.call(v, account)
+	call, _ := l.Request.call(v, account)
 	return call
 }
 
@@ -123,16 +130,11 @@ func (r *Reader) ObjectPage(src *provider.Source, api *provider.API, account, ob
 }
 
 func (t Type) page(api *provider.API, a *answer, body []byte) (page []provider.Listed, next string, err error) {
-	if a.root, err = canonical.Parse(body); err != nil {
+	if err := a.read(t.List, body); err != nil {
 		return nil, "", err
 	}
 	defer a.root.Release()
-	items := declared.Lookup(a.root, t.List.Items)
-	if items.Kind() != canonical.Array {
-		return nil, "", fmt.Errorf("the answer has no list%s", place(t.List.Items))
-	}
-	for i, element := range items.Elements() {
-		object := declared.Lookup(element, t.List.Item)
+	for i, object := range a.objects {
 		one := provider.Listed{}
 		var ok bool
 		if one.ObjectID, ok = declared.Scalar(declared.Lookup(object, t.ID)); !ok || object.Kind() != canonical.Object {
@@ -143,11 +145,17 @@ func (t Type) page(api *provider.API, a *answer, body []byte) (page []provider.L
 		} else {
 			one.Body = t.wrap(object.Raw())
 		}
-		page, a.objects = append(page, one), append(a.objects, object)
+		page = append(page, one)
 	}
 	next, err = t.next(api, a)
-	if key := string(api.Key.Value); err == nil && key != "" && (strings.Contains(next, key) || strings.Contains(next, url.QueryEscape(key))) {
-		err = errors.New("what names the next page carries the key, which is kept nowhere")
-	}
 	return page, next, err
+}
+
+// next is the cursor of the following page, "" after the last.
+func (t Type) next(api *provider.API, a *answer) (string, error) {
+	next, err := t.following(api, a)
+	if err == nil && api.Shows(next) {
+		return "", errors.New("what names the next page carries the key, which is kept nowhere")
+	}
+	return next, err
 }

@@ -23,8 +23,23 @@ type answer struct {
 	objects      []*canonical.Value
 }
 
-// next is the cursor of the following page, "" after the last.
-func (t Type) next(api *provider.API, a *answer) (string, error) {
+// read finds the list's objects in an answer, whose root the caller releases.
+func (a *answer) read(l *List, body []byte) (err error) {
+	if a.root, err = canonical.Parse(body); err != nil {
+		return err
+	}
+	items := declared.Lookup(a.root, l.Items)
+	if items.Kind() != canonical.Array {
+		a.root.Release()
+		return fmt.Errorf("the answer has no list%s", place(l.Items))
+	}
+	for _, element := range items.Elements() {
+		a.objects = append(a.objects, declared.Lookup(element, l.Item))
+	}
+	return nil
+}
+
+func (t Type) following(api *provider.API, a *answer) (string, error) {
 	n := t.List.Next
 	if n.Window {
 		return t.window(a)
@@ -139,7 +154,7 @@ func below(api *provider.API, from, address string) (string, error) {
 		return "", errors.New("what should be the next page's address is none")
 	}
 	if !strings.EqualFold(at.Host, base.Host) {
-		return "", fmt.Errorf("the next page is said to be at %.100q, another host than base_url's; the key goes to that alone", at.Host)
+		return "", fmt.Errorf("the next page is said to be at %s, another host than base_url's; the key goes to that alone", api.Quote(at.Host, 100))
 	}
 	path, ok := strings.CutPrefix(at.EscapedPath(), strings.TrimRight(base.EscapedPath(), "/"))
 	if !ok || !strings.HasPrefix(path, "/") || climbs(path) {

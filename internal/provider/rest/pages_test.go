@@ -1,6 +1,7 @@
 package rest_test
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -274,6 +275,7 @@ func TestPagesThatCannotBeRead(t *testing.T) {
 		"one second is full":  {window, "1800000000000000", `{"d": [{"id": "a", "updated": "2027-01-15T08:00:00Z"}, {"id": "b", "updated": "2027-01-15T08:00:00Z"}]}`, "raise list.limit"},
 		"no such cursor":      {window, "x", `{"d": []}`, `the page's place "x" is no time`},
 		"key in the cursor":   {rest.List{Items: "d", Next: rest.Next{Field: "next"}}, "", `{"d": [], "next": "a` + key + `"}`, "carries the key"},
+		"key in base64":       {rest.List{Items: "d", Next: rest.Next{Field: "next"}}, "", `{"d": [], "next": "a` + base64.StdEncoding.EncodeToString([]byte(key)) + `"}`, "carries the key"},
 	} {
 		page, next, err := pageOf(t, &c.l, c.cursor, http.Header{}, c.body)
 		if err == nil || !strings.Contains(err.Error(), c.want) || page != nil || next != "" || strings.Contains(err.Error(), key) {

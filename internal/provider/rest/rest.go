@@ -40,6 +40,8 @@ type Spec struct {
 	Lag time.Duration
 	// Types are the objects that can be read, under the type and by the id that the source's webhooks give them.
 	Types map[string]Type
+	// Events is how it lists its events; nil: it does not.
+	Events *Events
 }
 
 // Sign is how an answer shows something: by its status and, if Path is set, a value in its body.
@@ -87,8 +89,11 @@ var (
 	_ provider.Sited        = (*Reader)(nil)
 )
 
-// New is the reader of a Spec.
+// New is the reader of a Spec, whose Events it leaves out.
 func New(spec Spec) *Reader { return &Reader{spec: spec} }
+
+// NewLister is the reader of a Spec with Events.
+func NewLister(spec Spec) *Lister { return &Lister{New(spec)} }
 
 // CompleteAPI wants an address, since no provider has one of its own here.
 func (r *Reader) CompleteAPI(api *provider.API) error {

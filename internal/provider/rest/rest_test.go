@@ -3,6 +3,7 @@ package rest_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -159,7 +160,7 @@ func TestSnapshots(t *testing.T) {
 		{nested, `{"data": [{"thing": {"id": "5"}, "updated": "2027-01-15T08:00:00Z"}], "more": 1}`, told{At: at, HasAt: true, Own: true, Unit: second}, ""},
 		{still, `{"id": "5", "updated": "2027-01-15T08:00:00Z", "status": "gone"}`, told{At: at, HasAt: true, Own: true, Unit: second, Still: true, Deleted: true, Volatile: []string{"seen"}}, ""},
 		{counter, `{"id": "5", "n": 7}`, told{At: 7, HasAt: true, Own: true, Unit: 1}, ""},
-		{counter, ``, told{Unit: second, Partial: "not found, and a number that grows with each change has no place for that"}, ""},
+		{counter, ``, told{Unit: second, Deleted: true, Partial: "not found, and a number that grows with each change has no place for that"}, ""},
 		{counter, `{"id": "5", "n": "x"}`, told{}, "has no whole number at \"n\""},
 		{nil, `{"id": "6", "updated": "2027-01-15T08:00:00Z"}`, told{}, `asked for the thing 5, the API answered one whose id is "6"`},
 		{nil, `{"updated": "2027-01-15T08:00:00Z"}`, told{}, "the API answered one whose id is \"\""},
@@ -190,6 +191,22 @@ func TestSnapshots(t *testing.T) {
 	_, err := reader(t, nil).Snapshot(source, &provider.Snapshot{ObjectType: "other", ObjectID: "5"})
 	if dead := (*provider.Dead)(nil); err == nil || errors.As(err, &dead) {
 		t.Errorf("a type that is not there yet: %v", err)
+	}
+}
+
+// No error shows the key, also where what the API sends back is cut in the middle of it.
+func TestErrorsHideTheKey(t *testing.T) {
+	t.Parallel()
+	for before := range 100 {
+		text := strings.Repeat("x", before) + key
+		_, err := reader(t, nil).Snapshot(source, &provider.Snapshot{Account: "own", ObjectType: "thing", ObjectID: "5", Body: fmt.Appendf(nil, `{"id": %q}`, text), API: api})
+		if err == nil || strings.Contains(err.Error(), key[:4]) {
+			t.Fatalf("another object's id, with the key behind %d characters: %v", before, err)
+		}
+		l := &rest.List{Items: "d", Next: rest.Next{Address: "next"}}
+		if _, _, err := pageOf(t, l, "", http.Header{}, fmt.Sprintf(`{"d": [], "next": "https://%s/"}`, text)); err == nil || strings.Contains(err.Error(), key[:4]) {
+			t.Fatalf("another host, with the key behind %d characters: %v", before, err)
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ func (r *Reader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Ob
 		return o, fmt.Errorf("the source's section api.objects has no %s: add it, the look is read again", s.ObjectType)
 	}
 	if s.Missing {
-		if o.Deleted = !t.counted(); t.counted() {
+		if o.Deleted = true; t.counted() {
 			o.Partial = "not found, and a number that grows with each change has no place for that"
 		}
 		return o, nil
@@ -31,7 +31,7 @@ func (r *Reader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Ob
 		return o, &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered no object%s: is api.objects.%s.item right?", s.ObjectType, s.ObjectID, place(t.Item), s.ObjectType)}
 	}
 	if got, _ := declared.Scalar(declared.Lookup(object, t.ID)); got != s.ObjectID {
-		return o, &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered one whose %s is %.64q", s.ObjectType, s.ObjectID, t.ID, got)}
+		return o, &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered one whose %s is %s", s.ObjectType, s.ObjectID, t.ID, s.API.Quote(got, 64))}
 	}
 	o.State, o.Deleted, o.Volatile = object, t.Deleted.holds(object), t.Volatile
 	return o, t.order(object, &o)

@@ -16,8 +16,12 @@ import (
 const shutWait = time.Minute
 
 var (
+	// protected is in what Shopify says of an app that has the scope and was not approved to read what is personal.
+	protected = regexp.MustCompile(`(?i)protected[ -]customer[ -]data|not approved to (access|use)`)
 	scope     = regexp.MustCompile(`\bread_[a-z_]{1,60}\b`)
 	errorCode = regexp.MustCompile(`^[A-Z_]{1,60}$`)
+	// queryCode is of an error in the query itself (undefinedField, argumentNotAccepted), which another try does not mend.
+	queryCode = regexp.MustCompile(`^[a-z][A-Za-z]{1,60}$`)
 )
 
 // reply is what is looked at of an answer: GraphQL's errors and costs, and the few shapes that say more than their status.
@@ -86,6 +90,20 @@ func (r *reply) judge(header http.Header) provider.Verdict {
 	if raw, ok := r.Data["object"]; ok && string(raw) == "null" {
 		return provider.Verdict{Kind: provider.Missing, Detail: "answered null: there is no such object"}
 	}
+	if raw, ok := r.Data["started"]; ok {
+		var s started
+		_ = json.Unmarshal(raw, &s) // what cannot be read names no operation, which ObjectFile says
+		if v := s.judge(); v.Kind != "" {
+			return v
+		}
+	}
+	if raw, ok := r.Data["bulk"]; ok {
+		var o operation
+		_ = json.Unmarshal(raw, &o) // what cannot be read is no operation
+		if v := o.judge(); v.Kind != "" {
+			return v
+		}
+	}
 	if raw, ok := r.Data["orderScopes"]; ok && !allOrders(raw) {
 		return provider.Verdict{Kind: provider.Refused, Detail: "the key may not read orders of more than 60 days ago, which look to it as if they were missing: " +
 			"give the app the scope read_all_orders, or what is gone cannot be told from what is old"}
@@ -109,6 +127,8 @@ func (r *reply) failed() provider.Verdict {
 			return provider.Verdict{Kind: provider.Refused, Wait: shutWait, Detail: "answered SHOP_INACTIVE: the shop is closed"}
 		case strings.Contains(p.Message, "nvalid cursor"):
 			return provider.Verdict{Kind: provider.Expired, Detail: "answered that the place in the list (cursor) is no longer known"}
+		case queryCode.MatchString(p.Extensions.Code):
+			return provider.Verdict{Kind: provider.Refused, Detail: "answered that the schema of api.version has no such query (" + p.Extensions.Code + "): " + asDescribed}
 		}
 	}
 	v := provider.Verdict{Kind: provider.Trouble, Detail: "answered with an error of GraphQL"}
@@ -118,8 +138,14 @@ func (r *reply) failed() provider.Verdict {
 	return v
 }
 
-// lacking names the scope that the key lacks, where the answer does.
+// asDescribed says what to do about a query that Shopify does not take.
+const asDescribed = "where the source describes the type, correct api.types.TYPE.list and changed; else leave api.version out"
+
+// lacking names what the app lacks: access to protected customer data (https://shopify.dev/docs/apps/launch/protected-customer-data), which no scope gives, or a scope, where the answer names it.
 func lacking(text, answered string) string {
+	if protected.MatchString(text) {
+		return answered + ": this is protected customer data, and the app was not approved for it, whatever its scopes: ask for it in the Partner Dashboard, under the app's API access (\"Protected customer data access\")"
+	}
 	if name := scope.FindString(text); name != "" {
 		return answered + ": the app lacks the scope " + name + ": give it that, and install it again"
 	}

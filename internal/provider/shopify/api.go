@@ -13,7 +13,7 @@ import (
 
 var (
 	_ provider.Reader        = Shopify{}
-	_ provider.Sited         = Shopify{}
+	_ provider.Housed        = Shopify{}
 	_ provider.ObjectControl = Shopify{}
 	_ provider.Stepper       = Shopify{}
 )
@@ -45,7 +45,7 @@ func (Shopify) CompleteAPI(api *provider.API) error {
 	if api.Concurrency == 0 {
 		api.Concurrency = apiConcurrency
 	}
-	return nil
+	return checkBulk(api)
 }
 
 // Site is the address of the source's one shop: an access token is good for one.
@@ -64,6 +64,9 @@ func (Shopify) Site(src *provider.Source, api *provider.API) error {
 
 // Home is the source's one shop.
 func (Shopify) Home(src *provider.Source) string { return shopName(src.Account) }
+
+// Housed: a shop has a name of its own, and takes no token of another one.
+func (Shopify) Housed() {}
 
 // Authorize sends the access token. The version is in the paths.
 func (Shopify) Authorize(api *provider.API, h http.Header) {
@@ -87,9 +90,10 @@ func (Shopify) Control(api *provider.API, account string) provider.Call {
 }
 
 // ControlObject asks for orders, and for what is read through them, whether the key may read old ones too: without that right an order of more than 60 days
-// ago is answered as if there were none (https://shopify.dev/docs/api/usage/access-scopes).
+// ago is answered as if there were none (https://shopify.dev/docs/api/usage/access-scopes). Draft orders and the other types of the tables are none of these.
 func (s Shopify) ControlObject(_ *provider.Source, api *provider.API, account, objectType, _ string) provider.Call {
-	if objectType == "order" || objectType == "fulfillment" {
+	_, known := gets[objectType]
+	if objectType == "order" || below[objectType] != "" || !known && strings.Contains(objectType, "order") { // a type that is described may lie below orders too
 		return ask(api, account, ordersQuery, nil)
 	}
 	return s.Control(api, account)

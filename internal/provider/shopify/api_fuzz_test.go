@@ -19,6 +19,9 @@ func FuzzAnswers(f *testing.F) {
 	f.Add("fulfillment", "7", "", "", []byte(`{"data":{"object":{"order":{"legacyResourceId":"8"}}}}`))
 	f.Add("fulfillment", "7", "", "", []byte(`{"orders":[{"id":8,"fulfillments":[{"id":7,"updated_at":"2026-01-01T00:00:00Z"}]}]}`))
 	f.Add("customer", "7", "6", "", []byte(`{"customers":[{"id":7,"updated_at":"2026-01-01T00:00:00Z"}]}`))
+	f.Add("order", "7", "file 4@9", "", []byte(`{"data":{"bulk":{"status":"COMPLETED","objectCount":"7","fileSize":"70","url":"https://files.example/x"}}}`))
+	f.Add("order", "7", "", "", []byte(`{"data":{"started":{"bulkOperation":{"id":"gid://shopify/BulkOperation/4"},"userErrors":[]}}}`))
+	f.Add("inventory_level", "7:8", "", "", []byte(`{"id":"gid://shopify/InventoryLevel/1","updatedAt":"2026-01-01T00:00:00Z","item":{"legacyResourceId":"7"},"location":{"legacyResourceId":"8"}}`))
 	below := regexp.MustCompile(`^/admin/api/2026-07/orders/[1-9][0-9]*/fulfillments/7\.json$`)
 	src, api := &provider.Source{Account: shop}, &provider.API{Version: "2026-07"}
 	f.Fuzz(func(t *testing.T, objectType, id, cursor, limit string, body []byte) {
@@ -34,6 +37,12 @@ func FuzzAnswers(f *testing.F) {
 		}
 		if call, ok := (shopify.Shopify{}).Step(api, shop, objectType, "7", body); ok && !below.MatchString(call.Path) {
 			t.Fatalf("%+v", call)
+		}
+		if file, ok, err := (shopify.Shopify{}).ObjectFile(objectType, cursor, header, body); ok && err == nil && !file.Ready && (file.Wait < time.Second || file.Wait > time.Minute || file.Why == "") {
+			t.Fatalf("%+v", file)
+		}
+		if one, ok, err := (shopify.Shopify{}).ObjectLine(objectType, body); ok && (err != nil || one.ObjectID == "" || !one.HasAt) {
+			t.Fatalf("%+v, %v", one, err)
 		}
 		page, _, err := shopify.Shopify{}.ObjectPage(src, api, shop, objectType, cursor, header, body)
 		for _, one := range page {

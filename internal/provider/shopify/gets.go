@@ -18,7 +18,7 @@ type get struct {
 
 // gets are the types that are read (https://shopify.dev/docs/api/admin-rest). Left out are types that REST reads by what the mirror knows of them no more or
 // never did:
-//   - refund, order_transaction: below their order, and the mirror knows them by their own number; neither has a version of its own;
+//   - order_transaction: below its order, and neither the mirror nor GraphQL knows of which by its number;
 //   - cart: has no Admin API; checkout: by its token, and the mirror knows it by its number;
 //   - bulk_operation, company, company_contact, company_location, return, subscription_contract: in GraphQL alone, in another shape than their webhooks';
 //   - domain: its webhooks are not of the Admin API's objects.
@@ -36,31 +36,37 @@ var gets = map[string]get{
 
 	// Read in ways of their own.
 	"fulfillment":     {"", "fulfillment"},
+	"refund":          {"", "refund"},
 	"inventory_level": {"inventory_levels.json", "inventory_levels"},
 }
 
-// fulfillmentQuery finds the order of a fulfillment: REST reads it below that. It is named object so that null is seen to be missing.
-const fulfillmentQuery = `query($id: ID!) { object: fulfillment(id: $id) { order { legacyResourceId } } }`
+// below are the types that REST reads below their order, by their place there. A refund is made once, but its transactions go on.
+var below = map[string]string{"fulfillment": "fulfillments", "refund": "refunds"}
+
+// orderQuery finds the order of an object, by the field of its type. The object is named so, so that null is seen to be missing.
+func orderQuery(field string) string {
+	return `query($id: ID!) { object: ` + field + `(id: $id) { order { legacyResourceId } } }`
+}
 
 // Fetch reads an object of the table, of the one shop that the key is of.
 func (Shopify) Fetch(src *provider.Source, api *provider.API, account, objectType, objectID string) (provider.Call, bool) {
-	g, ok := gets[objectType]
+	g, ok := getOf(api, objectType)
 	if !ok || !ours(src, account) || !plainNumber(objectID) {
 		return provider.Call{}, false
 	}
-	switch objectType {
-	case "fulfillment":
-		return ask(api, account, fulfillmentQuery, map[string]any{"id": gidPrefix + "Fulfillment/" + objectID}), true
-	case "inventory_level":
+	if below[objectType] != "" {
+		return ask(api, account, orderQuery(objectType), map[string]any{"id": gidPrefix + kindOf(objectType).gid + "/" + objectID}), !strings.Contains(objectID, ":")
+	}
+	if objectType == levels {
 		item, location, ok := strings.Cut(objectID, ":")
 		return provider.Call{Account: account, Path: apiPath(api) + g.path, Query: url.Values{"inventory_item_ids": {item}, "location_ids": {location}}}, ok
 	}
 	return provider.Call{Account: account, Path: apiPath(api) + strings.Replace(g.path, "{id}", objectID, 1)}, !strings.Contains(objectID, ":")
 }
 
-// Step reads a fulfillment below its order.
+// Step reads a fulfillment or a refund below its order.
 func (Shopify) Step(api *provider.API, account, objectType, objectID string, body []byte) (provider.Call, bool) {
-	if objectType != "fulfillment" {
+	if below[objectType] == "" {
 		return provider.Call{}, false
 	}
 	var found struct {
@@ -75,5 +81,5 @@ func (Shopify) Step(api *provider.API, account, objectType, objectID string, bod
 	if json.Unmarshal(body, &found) != nil || digits(found.Data.Object.Order.ID) == "" {
 		return provider.Call{}, false
 	}
-	return provider.Call{Account: account, Path: apiPath(api) + "orders/" + found.Data.Object.Order.ID + "/fulfillments/" + objectID + ".json"}, true
+	return provider.Call{Account: account, Path: apiPath(api) + "orders/" + found.Data.Object.Order.ID + "/" + below[objectType] + "/" + objectID + ".json"}, true
 }

@@ -47,13 +47,13 @@ const (
 	fulfillments = "fulfillment"
 )
 
-// Lists are the types of the table, levels, and fulfillments. Fulfillments are listed with the orders that changed.
-func (Shopify) Lists(src *provider.Source, _ *provider.API, account string) map[string]provider.List {
+// Lists are the types of the table and those that the source describes, levels, and fulfillments. Fulfillments are listed with the orders that changed, of which many have none, and levels location by location.
+func (Shopify) Lists(src *provider.Source, api *provider.API, account string) map[string]provider.List {
 	if !ours(src, account) {
 		return nil
 	}
-	out := map[string]provider.List{levels: {ByChange: true, Lag: listLag}, fulfillments: {ByChange: true, Lag: listLag}}
-	for name, c := range connections {
+	out := map[string]provider.List{levels: {ByChange: true, Lag: listLag, Sparse: true}, fulfillments: {ByChange: true, Lag: listLag, Sparse: true}}
+	for name, c := range connectionsOf(api) {
 		out[name] = provider.List{ByChange: c.changed, Lag: listLag}
 	}
 	return out
@@ -87,9 +87,12 @@ const levelsQuery = `query($location: String, $first: Int!, $after: String, $que
   }
 }`
 
-// ListObjects asks GraphQL for ids and versions of what changed, and REST for whole objects where all are asked for and it has such a list.
+// ListObjects asks GraphQL for ids and versions of what changed, and REST for whole objects where all are asked for and it has such a list; or it has a bulk operation write ids and versions of all.
 func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objectType string, since, until time.Time, cursor string) provider.Call {
 	changed := !since.IsZero() || !until.IsZero()
+	if call, ok := bulkCall(api, account, objectType, changed, cursor); ok {
+		return call
+	}
 	if byREST(objectType, changed) {
 		return resources[objectType].list(api, account, since, until, cursor)
 	}
@@ -104,7 +107,7 @@ func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objec
 		return ask(api, account, levelsQuery, variables)
 	}
 	set(variables, "after", cursor)
-	return ask(api, account, connections[objectType].query(changed), variables)
+	return ask(api, account, connectionsOf(api)[objectType].query(changed), variables)
 }
 
 func set(variables map[string]any, name, value string) {

@@ -18,9 +18,12 @@ const mostVariants = 100
 
 // Snapshot reads an object as REST answers it.
 func (Shopify) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
-	k := kindOf(s.ObjectType)
+	k, wrap := kindOf(s.ObjectType), gets[s.ObjectType].wrap
+	if k == nil { // a type that the source describes
+		k, wrap = &kind{name: s.ObjectType, still: true}, s.ObjectType
+	}
 	o := provider.Observation{Account: s.Account, ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: second, Rank: 1}
-	if k == nil || gets[s.ObjectType].wrap == "" {
+	if wrap == "" {
 		return o, dead("an object of type %.64s is not read from Shopify's API", s.ObjectType)
 	}
 	o.Unit = k.resolution()
@@ -32,7 +35,7 @@ func (Shopify) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obse
 	if err != nil {
 		return o, err
 	}
-	object := root.Get(gets[s.ObjectType].wrap)
+	object := root.Get(wrap)
 	if list := object.Elements(); object.Kind() == canonical.Array && len(list) == 1 {
 		object = list[0]
 	}
@@ -40,7 +43,7 @@ func (Shopify) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obse
 	case object.Kind() != canonical.Object:
 		return o, dead("asked for the %s %s, the API answered something else", s.ObjectType, s.ObjectID)
 	case id != s.ObjectID:
-		return o, dead("asked for the %s %s, the API answered %.64q", s.ObjectType, s.ObjectID, id)
+		return o, dead("asked for the %s %s, the API answered %s", s.ObjectType, s.ObjectID, s.API.Quote(id, 64))
 	case s.ObjectType == "product" && len(object.Get("variants").Elements()) >= mostVariants:
 		return o, dead("the product has %d variants or more, and the REST API answers no more of them: it cannot be told whether these are all", mostVariants)
 	}

@@ -61,6 +61,36 @@ func TestLooks(t *testing.T) {
 	}
 }
 
+// A refund is read below its order, is the webhook's, and is missing once its order is.
+func TestLookAtARefund(t *testing.T) {
+	t.Parallel()
+	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 4})
+	id := fake.Create("refund")
+	var told provider.Observation
+	fake.Deliver(func(d *provider.Delivery) bool {
+		if topic := d.Header.Get("X-Shopify-Topic"); topic == "refunds/create" {
+			var err error
+			if told, err = (shopify.Shopify{}).Observe(&provider.Source{}, &provider.Stored{Type: topic, Account: shopifyfake.Shop, Body: d.Body}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return true
+	})
+	v, body := read(t, fake, "refund", id)
+	look := snapshot(t, "refund", id, body)
+	if v.Kind != provider.Found || told.ObjectID != id || look.ObjectID != id || look.Own || look.At != told.At || string(look.State.Raw()) != string(told.State.Raw()) {
+		t.Errorf("%+v, looked %+v, told %+v", v, look, told)
+	}
+	for _, o := range fake.Truth() {
+		if o.Type == "order" {
+			fake.Delete("order", o.ID, true)
+		}
+	}
+	if v, body := read(t, fake, "refund", id); v.Kind != provider.Missing {
+		t.Errorf("the order is gone: %+v: %s", v, body)
+	}
+}
+
 // An order of long ago looks to a key without read_all_orders as if it were missing: the control says that it is not to be believed.
 func TestOldOrdersAreNotMissing(t *testing.T) {
 	t.Parallel()
@@ -78,6 +108,9 @@ func TestOldOrdersAreNotMissing(t *testing.T) {
 	}
 	if v := control("order", id); v.Kind != provider.Refused || !strings.Contains(v.Detail, "read_all_orders") {
 		t.Errorf("the control of an order: %+v", v)
+	}
+	if v := control("draft_order", id); v.Kind != provider.Found { // which the scope says nothing of
+		t.Errorf("the control of a draft order: %+v", v)
 	}
 	if v := control("product", product); v.Kind != provider.Found {
 		t.Errorf("the control of a product: %+v", v)
@@ -100,7 +133,9 @@ func TestSnapshotsThatAreNone(t *testing.T) {
 		{"inventory_level", "7:8", `{"inventory_levels":[{"inventory_item_id":7,"location_id":9,"available":1,` + updated + `}]}`, `answered "7:9"`},
 		{"inventory_level", "7:8", `{"inventory_levels":[{},{}]}`, "something else"},
 		{"cart", "x", `{"cart":{}}`, "not read"},
-		{"moon", "7", `{"moon":{}}`, "not read"},
+		{"company", "7", `{"company":{"id":7,` + updated + `}}`, "not read"},
+		{"moon", "7", `{"moon":{}}`, `answered ""`},
+		{"moon", "7", `{"moon":{"id":7}}`, "not whole: the body has no updated_at"},
 	}
 	for _, test := range tests {
 		_, err := shopify.Shopify{}.Snapshot(nil, &provider.Snapshot{ObjectType: test.objectType, ObjectID: test.id, Body: []byte(test.body)})
@@ -123,8 +158,9 @@ func TestFetch(t *testing.T) {
 		{"order", "7", " /admin/api/2026-10/orders/7.json?"},
 		{"inventory_level", "7:8", " /admin/api/2026-10/inventory_levels.json?inventory_item_ids=7&location_ids=8"},
 		{"fulfillment", "7", "POST /admin/api/2026-10/graphql.json?"},
+		{"refund", "7", "POST /admin/api/2026-10/graphql.json?"},
 		{"shop", "7", " /admin/api/2026-10/shop.json?"},
-		{"order", "../7", ""}, {"order", "7:8", ""}, {"order", "", ""}, {"inventory_level", "7", ""}, {"cart", "abc", ""}, {"refund", "7", ""}, {"moon", "7", ""},
+		{"order", "../7", ""}, {"order", "7:8", ""}, {"order", "", ""}, {"inventory_level", "7", ""}, {"cart", "abc", ""}, {"refund", "7:8", ""}, {"order_transaction", "7", ""}, {"moon", "7", ""},
 	}
 	for _, test := range tests {
 		call, ok := shopify.Shopify{}.Fetch(src, api, "fake.myshopify.com", test.objectType, test.id)
@@ -135,7 +171,12 @@ func TestFetch(t *testing.T) {
 	if v := (shopify.Shopify{}).Answer(http.StatusOK, nil, []byte(`{"data":{"object":{"order":{"legacyResourceId":"../x"}}}}`)); v.Kind != provider.Found {
 		t.Errorf("%+v", v)
 	}
-	if _, ok := (shopify.Shopify{}).Step(api, "", "fulfillment", "7", []byte(`{"data":{"object":{"order":{"legacyResourceId":"../x"}}}}`)); ok {
-		t.Error("a step to what is no number")
+	for _, objectType := range []string{"fulfillment", "refund", "order"} {
+		if _, ok := (shopify.Shopify{}).Step(api, "", objectType, "7", []byte(`{"data":{"object":{"order":{"legacyResourceId":"../x"}}}}`)); ok {
+			t.Error("a step to what is no number")
+		}
+	}
+	if next, ok := (shopify.Shopify{}).Step(api, "", "refund", "7", []byte(`{"data":{"object":{"order":{"legacyResourceId":"8"}}}}`)); !ok || next.Path != "/admin/api/2026-10/orders/8/refunds/7.json" {
+		t.Errorf("%+v", next)
 	}
 }

@@ -40,7 +40,7 @@ func (Stripe) Answer(status int, header http.Header, body []byte) provider.Verdi
 		p.Error.Code = ""
 	}
 	if (status == http.StatusBadRequest || status == http.StatusNotFound) && p.cursor() {
-		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the object after which the page begins is no longer there", status)}
+		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the object after which the page begins, or below which it lies, is no longer there", status)}
 	}
 	switch status {
 	case http.StatusNotFound:
@@ -59,13 +59,15 @@ func (Stripe) Answer(status int, header http.Header, body []byte) provider.Verdi
 	return v
 }
 
-// cursor tells whether what Stripe does not find is the place where a page begins: the object was deleted since, or the second API has forgotten its page.
+// cursor tells whether what Stripe does not find is the place where a page begins: the object, or that whose list it is, was deleted since, or the second API has forgotten its page.
 func (p problem) cursor() bool {
 	switch p.Error.Param {
 	case "starting_after", "ending_before":
 		return p.Error.Code == "resource_missing"
 	case "page":
 		return true
+	case "test_clock", "financial_account": // whose list is read below it
+		return p.Error.Code == "resource_missing"
 	}
 	return false
 }

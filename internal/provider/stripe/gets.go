@@ -3,6 +3,7 @@ package stripe
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/canonical"
@@ -12,10 +13,7 @@ import (
 // gets are the paths that read one object, by its type (https://docs.stripe.com/api). {id} is the object's name in the mirror; {a} and {b} are
 // the two halves of a name that is joined; what has neither there is one of in each account.
 //
-// Left out are types that no GET reads by what the mirror knows of them:
-//   - card, bank_account: below /v1/customers/{c} or /v1/accounts/{a}, and only the state tells which of the two;
-//   - person: below /v1/accounts/{a}, and the account that an event names need not be the one the person belongs to;
-//   - fee_refund: below its application fee;
+// What lies below another object, whose id the name does not hold, is in the table of locate.go. Left out are types that no GET reads:
 //   - discount: read through its customer or subscription, whose discount may be another one by now;
 //   - billing_portal.session: has no GET;
 //   - entitlements.active_entitlement_summary: has no GET; the list of what is in it is another shape;
@@ -162,6 +160,20 @@ func (Stripe) OtherMode(api *provider.API, state []byte) bool {
 
 // sharesModes: one name can be an object in live mode and another one in test mode.
 func (r row) sharesModes() bool { return r.chosen || r.id == byAccount || r.id == single }
+
+var _ provider.Shared = Stripe{}
+
+// SharedTypes are the types of what there is one of in each account, and of what users or Stripe choose the ids of: "gold" may be a plan of anybody's. An account, and what is named by it, is
+// its own.
+func (Stripe) SharedTypes() (all []string) {
+	for objectType, r := range types {
+		if r.id == single || r.chosen && objectType != "account" {
+			all = append(all, objectType)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
 
 // realAccount is Stripe's name of a tenant of the mirror, and whether it is its test mode's part.
 func realAccount(tenant string) (account string, test bool) {

@@ -28,7 +28,11 @@ func TestLists(t *testing.T) {
 		{"test", "sk_test_1", "price", true}, {"test", "sk_live_1", "price", false}, {"acct_1/test", "sk_test_1", "coupon", true},
 		{"test", "sk_test_1", "customer", false}, {"acct_1/test", "another form", "invoice", false},
 		{"", "sk_live_1", "test_helpers.test_clock", false}, {"", "sk_test_1", "test_helpers.test_clock", true},
-		{"", "sk_live_1", "account", false}, {"", "sk_live_1", "review", false}, {"", "sk_live_1", "tax_id", false}, {"", "sk_live_1", "some.new_type", false},
+		{"", "sk_live_1", "account", true}, {"", "rk_live_1", "account", false}, {"acct_1", "rk_live_1", "account", true}, {"acct_1", "sk_test_1", "account", false},
+		{"", "sk_live_1", "person", false}, {"acct_1", "sk_live_1", "person", true}, {"acct_1/test", "sk_test_1", "person", false}, {"acct_1", "sk_test_1", "person", true},
+		{"", "sk_live_1", "capability", false}, {"acct_1/test", "sk_test_1", "capability", true}, {"acct_1", "sk_test_1", "capability", false},
+		{"", "sk_live_1", "card", true}, {"acct_1", "sk_live_1", "bank_account", true}, {"test", "sk_test_1", "balance", true}, {"", "sk_test_1", "balance", false},
+		{"", "sk_live_1", "review", false}, {"", "sk_live_1", "tax_id", true}, {"", "sk_live_1", "some.new_type", false},
 	} {
 		list, ok := stripe.Stripe{}.Lists(&provider.Source{}, withKey(tc.key), tc.account)[tc.objectType]
 		if ok != tc.want || ok && (list.ByChange || list.Lag <= stripe.Stripe{}.Lag()) {
@@ -41,7 +45,8 @@ func TestLists(t *testing.T) {
 func TestWhatIsListedIsRead(t *testing.T) {
 	t.Parallel()
 	for _, objectType := range stripe.ListTypes() {
-		if _, ok := (stripe.Stripe{}).Fetch(&provider.Source{}, withKey("k"), "", objectType, "id"); !ok {
+		_, ok := stripe.Stripe{}.Fetch(&provider.Source{}, withKey("k"), "", objectType, "a:b")
+		if _, _, found := (stripe.Stripe{}).Locate(withKey("k"), "", objectType, "id", []byte(`{"account": "acct_1", "fee": "fee_1"}`), nil); !ok && !found {
 			t.Errorf("%s is listed and not read", objectType)
 		}
 	}
@@ -61,6 +66,18 @@ func TestListObjects(t *testing.T) {
 		{"", "price", "1:p", "/v1/prices?active=false&limit=100&starting_after=p"},
 		{"", "price", "2:p", "/v1/prices?active=true&limit=100"}, // of a release with other parts: from the beginning
 		{"", "reporting.report_type", "", "/v1/reporting/report_types"},
+		{"", "account", "", "/v1/account"},
+		{"acct_1/test", "account", "", "acct_1 /v1/accounts/acct_1"},
+		{"acct_1", "balance", "", "acct_1 /v1/balance Stripe-Account=acct_1"},
+		{"acct_1", "person", "1:x", "acct_1 /v1/accounts/acct_1/persons?limit=100"},
+		{"acct_1", "card", "", "acct_1 /v1/accounts/acct_1/external_accounts?limit=100"},
+		{"", "card", "", "/v1/customers?expand[]=data.sources&limit=100"},
+		{"acct_1", "card", "1:cus_9", "acct_1 /v1/customers?expand[]=data.sources&limit=100&starting_after=cus_9 Stripe-Account=acct_1"},
+		{"", "card", "1:cus_9 cus_3/card_1 cus_2/", "/v1/customers/cus_3/sources?limit=100&starting_after=card_1"},
+		{"", "card", "1:cus_9 a+b%2Fc/card+1", "/v1/customers/a%20b%2Fc/sources?limit=100&starting_after=card 1"},
+		{"", "card", "1: cus_3/", "/v1/customers/cus_3/sources?limit=100"},
+		{"", "customer", "1:", "/v1/test_helpers/test_clocks?limit=100"},
+		{"", "customer", "1:clock_9 clock_1/cus_1", "/v1/customers?limit=100&starting_after=cus_1&test_clock=clock_1"},
 		{"acct_1", "v2.core.account", "", "acct_1 /v2/core/accounts?closed=false&limit=100 Stripe-Context=acct_1 Stripe-Version=2026-08-26.dahlia"},
 		{"", "v2.core.account", "1:closed=true&page=p1", "/v2/core/accounts?closed=true&page=p1 Stripe-Version=2026-08-26.dahlia"},
 	} {
@@ -73,23 +90,42 @@ func TestListObjects(t *testing.T) {
 
 func TestObjectPage(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ objectType, cursor, body, ids, next string }{
-		"last":         {"customer", "", `{"object": "list", "has_more": false, "data": [{"id": "cus_2"}, {"id": "cus_1", "n": 1}]}`, "cus_2 cus_1", ""},
-		"more":         {"customer", "0:cus_9", `{"object": "list", "has_more": true, "data": [{"id": "cus_2"}, {"id": "cus_1"}]}`, "cus_2 cus_1", "0:cus_1"},
-		"empty":        {"customer", "", `{"object": "list", "has_more": false, "data": []}`, "", ""},
-		"first part":   {"price", "", `{"object": "list", "has_more": true, "data": [{"id": "p1"}]}`, "p1", "0:p1"},
-		"next part":    {"price", "0:p1", `{"object": "list", "has_more": false, "data": [{"id": "p0"}]}`, "p0", "1:"},
-		"last part":    {"price", "1:", `{"object": "list", "has_more": false, "data": []}`, "", ""},
-		"second API":   {"v2.core.account", "", `{"data": [{"id": "acct_1"}], "next_page_url": "/v2/core/accounts?page=x&limit=100"}`, "acct_1", "0:page=x&limit=100"},
-		"its last":     {"v2.core.account", "1:page=x", `{"data": [], "next_page_url": null}`, "", ""},
-		"no list":      {"customer", "", `{"object": "customer", "id": "cus_1"}`, "error", ""},
-		"no JSON":      {"customer", "", `{"object": "list"`, "error", ""},
-		"goes on":      {"customer", "", `{"object": "list", "has_more": true, "data": []}`, "error", ""},
-		"no id":        {"customer", "", `{"object": "list", "has_more": false, "data": [{"object": "customer"}]}`, "error", ""},
-		"no object":    {"customer", "", `{"object": "list", "has_more": false, "data": ["cus_1"]}`, "error", ""},
-		"no next page": {"v2.core.account", "", `{"data": [{"id": "acct_1"}], "next_page_url": "https://elsewhere.example"}`, "error", ""},
+	for name, tc := range map[string]struct{ account, objectType, cursor, body, ids, next string }{
+		"last":        {"", "customer", "", `{"object": "list", "has_more": false, "data": [{"id": "cus_2"}, {"id": "cus_1", "n": 1}]}`, "cus_2 cus_1", ""},
+		"more":        {"", "customer", "0:cus_9", `{"object": "list", "has_more": true, "data": [{"id": "cus_2"}, {"id": "cus_1"}]}`, "cus_2 cus_1", "0:cus_1"},
+		"empty":       {"", "customer", "", `{"object": "list", "has_more": false, "data": []}`, "", ""},
+		"first part":  {"", "price", "", `{"object": "list", "has_more": true, "data": [{"id": "p1"}]}`, "p1", "0:p1"},
+		"next part":   {"", "price", "0:p1", `{"object": "list", "has_more": false, "data": [{"id": "p0"}]}`, "p0", "1:"},
+		"last part":   {"", "price", "1:", `{"object": "list", "has_more": false, "data": []}`, "", ""},
+		"second API":  {"", "v2.core.account", "", `{"data": [{"id": "acct_1"}], "next_page_url": "/v2/core/accounts?page=x&limit=100"}`, "acct_1", "0:page=x&limit=100"},
+		"its last":    {"", "v2.core.account", "1:page=x", `{"data": [], "next_page_url": null}`, "", ""},
+		"no list":     {"", "customer", "", `{"object": "customer", "id": "cus_1"}`, "error", ""},
+		"no JSON":     {"", "customer", "", `{"object": "list"`, "error", ""},
+		"goes on":     {"", "customer", "", `{"object": "list", "has_more": true, "data": []}`, "error", ""},
+		"no id":       {"", "customer", "", `{"object": "list", "has_more": false, "data": [{"object": "customer"}]}`, "error", ""},
+		"no object":   {"", "customer", "", `{"object": "list", "has_more": false, "data": ["cus_1"]}`, "error", ""},
+		"alone":       {"acct_1", "account", "", `{"object": "account", "id": "acct_1"}`, "acct_1", ""},
+		"a singleton": {"", "balance", "", `{"object": "balance", "livemode": true}`, "balance", ""},
+		"none alone":  {"", "account", "", `{"object": "account"}`, "error", ""},
+		"outside":     {"acct_1", "card", "", `{"object": "list", "has_more": false, "data": [{"object": "bank_account", "id": "ba_1"}, {"object": "card", "id": "card_1"}]}`, "card_1", "1:"},
+		"within": {"", "card", "", `{"object": "list", "has_more": true, "data": [
+			{"id": "cus_3", "sources": {"object": "list", "has_more": true, "data": [{"object": "card", "id": "card_2"}, {"object": "bank_account", "id": "ba_1"}]}},
+			{"id": "cus_2", "sources": {"object": "list", "has_more": false, "data": [{"object": "source", "id": "src_1"}, {"object": "card", "id": "card_1"}]}},
+			{"id": "cus_1", "sources": null}]}`, "card_2 card_1", "1:cus_1 cus_3/ba_1 cus_1/"},
+		"within, last":     {"", "tax_id", "0:cus_9", `{"object": "list", "has_more": false, "data": [{"id": "cus_3", "tax_ids": {"object": "list", "data": [{"object": "tax_id", "id": "txi_1"}]}}]}`, "txi_1", ""},
+		"owed":             {"", "card", "1:cus_1 cus_3/ba_1 cus_1/", `{"object": "list", "has_more": true, "data": [{"object": "bank_account", "id": "ba_0"}]}`, "", "1:cus_1 cus_3/ba_0 cus_1/"},
+		"owed, its last":   {"", "card", "1:cus_1 cus_3/ba_1 cus_1/", `{"object": "list", "has_more": false, "data": [{"object": "card", "id": "card_0"}]}`, "card_0", "1:cus_1 cus_1/"},
+		"owed, the last":   {"", "card", "1:cus_1 cus_1/", `{"object": "list", "has_more": false, "data": []}`, "", "1:cus_1"},
+		"owed at the end":  {"", "card", "1: cus_1/", `{"object": "list", "has_more": false, "data": []}`, "", ""},
+		"owners":           {"", "treasury.received_credit", "", `{"object": "list", "has_more": false, "data": [{"id": "fa_2"}, {"id": "fa_1"}]}`, "", "0: fa_2/ fa_1/"},
+		"no owners":        {"", "treasury.received_credit", "", `{"object": "list", "has_more": false, "data": []}`, "", ""},
+		"owner without id": {"", "card", "", `{"object": "list", "has_more": false, "data": [{"object": "customer"}]}`, "error", ""},
+		"a chosen owner":   {"", "card", "", `{"object": "list", "has_more": true, "data": [{"id": "a b/c"}]}`, "", "1:a+b%2Fc a+b%2Fc/"},
+		"owed of chosen":   {"", "card", "1:a+b%2Fc a+b%2Fc/ cus_1/", `{"object": "list", "has_more": false, "data": []}`, "", "1:a+b%2Fc cus_1/"},
+		"cut before data":  {"", "card", "", `{"object": "list", "has_more": false, "data": [{"id": "cus_1", "sources": {"object": "list", "has_more": false}}]}`, "", "1: cus_1/"},
+		"no next page":     {"", "v2.core.account", "", `{"data": [{"id": "acct_1"}], "next_page_url": "https://elsewhere.example"}`, "error", ""},
 	} {
-		page, next, err := stripe.Stripe{}.ObjectPage(&provider.Source{}, withKey("k"), "", tc.objectType, tc.cursor, http.Header{}, []byte(tc.body))
+		page, next, err := stripe.Stripe{}.ObjectPage(&provider.Source{}, withKey("sk_live_1"), tc.account, tc.objectType, tc.cursor, http.Header{}, []byte(tc.body))
 		var ids []string
 		for _, o := range page {
 			ids = append(ids, o.ObjectID)

@@ -49,14 +49,14 @@ func (Stripe) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obser
 // has held against the account's.
 func (r row) answers(s *provider.Snapshot, object *canonical.Value) error {
 	if got := text(object, "object"); got != s.ObjectType {
-		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered an object of type %.64q", s.ObjectType, s.ObjectID, got)}
+		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered an object of type %s", s.ObjectType, s.ObjectID, s.API.Quote(got, 64))}
 	}
 	_, tells := object.Get("livemode").Bool()
 	if real, _ := realAccount(s.Account); tells && r.tenant(real, object) != s.Account {
 		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s of the account %q, the API answered one of the other mode (test or live)", s.ObjectType, s.ObjectID, s.Account)}
 	}
 	if got := r.key(object); got != s.ObjectID {
-		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered %.64q", s.ObjectType, s.ObjectID, got)}
+		return &provider.Dead{Reason: fmt.Sprintf("asked for the %s %s, the API answered %s", s.ObjectType, s.ObjectID, s.API.Quote(got, 64))}
 	}
 	return nil
 }

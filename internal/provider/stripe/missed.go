@@ -14,6 +14,7 @@ import (
 )
 
 var (
+	_ provider.EventFetcher      = Stripe{}
 	_ provider.ThinLister        = Stripe{}
 	_ provider.UndeliveredLister = Stripe{}
 )
@@ -44,6 +45,23 @@ func (Stripe) ListThinEvents(api *provider.API, account string, since, until tim
 		query = url.Values{"limit": {strconv.Itoa(pageSize)}, "created[gte]": {since.UTC().Format(form)}, "created[lte]": {until.UTC().Format(form)}}
 	}
 	return forAccount(api, provider.Call{Account: account, Path: thinEvents, Query: query})
+}
+
+// FetchEvent reads an event of either API by its id, which is its key; thin ones where their list is read.
+func (Stripe) FetchEvent(api *provider.API, account string, e *provider.Stored) (provider.Call, bool) {
+	event, err := canonical.Parse(e.Body)
+	if err != nil {
+		return provider.Call{}, false
+	}
+	defer event.Release()
+	account, _ = realAccount(account)
+	c := provider.Call{Account: account, Path: "/v1/events/" + url.PathEscape(e.Key)}
+	if event.Get("object").Is("v2.core.event") {
+		if c.Path = thinEvents + "/" + url.PathEscape(e.Key); !api.ThinEvents {
+			return provider.Call{}, false
+		}
+	}
+	return forAccount(api, c), true
 }
 
 // eventPage is a page of events of either API: the first one's is a list, the second one's names its next page.

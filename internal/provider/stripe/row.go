@@ -164,3 +164,14 @@ func statusText(v *canonical.Value) string {
 	s, _ := v.Text()
 	return s
 }
+
+// LeftOut are the fields that states of a type are compared without, by type, of every type that the table mirrors.
+func (Stripe) LeftOut() map[string][]string {
+	out := map[string][]string{}
+	for name, r := range types {
+		if r.ignored == "" {
+			out[name] = r.volatile
+		}
+	}
+	return out
+}

@@ -28,6 +28,9 @@ const (
 	discounted = "discount.coupon.times_redeemed"
 )
 
+// regulated is the link to a receipt of treasury's movements.
+var regulated = []string{"hosted_regulatory_receipt_url"}
+
 // types is what Stripe's objects mean for the version rule, by data.object.object, never by the event's name
 // (https://docs.stripe.com/api/events/types). It holds only what Stripe documents: an order of statuses that merely
 // looks plausible would be wrong silently where it is wrong, while two states of one second without an order show as
@@ -68,7 +71,7 @@ var types = map[string]row{
 	"refund":                    {known: true, opens: on("refund", "created"), order: [][]string{{"requires_action"}, {"canceled"}}},
 	"review":                    {known: true, opens: on("review", "opened")},
 	"radar.early_fraud_warning": {known: true, opens: on("radar.early_fraud_warning", "created")},
-	"checkout.session":          {known: true, order: [][]string{{"open"}, {"complete", "expired"}}, volatile: []string{"url"}},
+	"checkout.session":          {known: true, order: [][]string{{"open"}, {"complete", "expired"}}, volatile: []string{"client_secret", "url"}},
 
 	// Money in and out. A payout may show as paid and then fail. A top-up can be canceled only while it is pending.
 	"payout": {known: true, opens: on("payout", "created"),
@@ -121,11 +124,21 @@ var types = map[string]row{
 	"climate.product":       {known: true, chosen: true},
 	"reporting.report_type": {known: true, chosen: true},
 
-	// The rest. No event tells of an account's balance.
+	// No event tells of an account's balance. The link to a receipt is another one in each answer, as that of a charge is.
 	"treasury.financial_account": {known: true, volatile: []string{"balance"}},
-	"file":                       {known: true, opens: on("file", "created")},
-	"test_helpers.test_clock":    {known: true, opens: on("test_helpers.test_clock", "created"), deletes: on("test_helpers.test_clock", "deleted"), final: true},
-	// Verification goes back from processing to requires_input. A redaction keeps the object without its data.
+	"treasury.credit_reversal":   {known: true, volatile: regulated},
+	"treasury.debit_reversal":    {known: true, volatile: regulated},
+	"treasury.inbound_transfer":  {known: true, volatile: regulated},
+	"treasury.outbound_payment":  {known: true, volatile: regulated},
+	"treasury.outbound_transfer": {known: true, volatile: regulated},
+	"treasury.received_credit":   {known: true, volatile: regulated},
+	"treasury.received_debit":    {known: true, volatile: regulated},
+
+	// The rest. A reader goes on and off and tells that it is there, and no event says so.
+	"terminal.reader":         {known: true, volatile: []string{"last_seen_at", "status"}},
+	"file":                    {known: true, opens: on("file", "created")},
+	"test_helpers.test_clock": {known: true, opens: on("test_helpers.test_clock", "created"), deletes: on("test_helpers.test_clock", "deleted"), final: true},
+	// Verification goes back from processing to requires_input. A redaction keeps the object without its data. What lets somebody go on with it lives for a short time.
 	"identity.verification_session": {known: true, opens: on("identity.verification_session", "created"),
-		order: [][]string{{"requires_input", "processing"}, {"verified", "canceled"}}},
+		order: [][]string{{"requires_input", "processing"}, {"verified", "canceled"}}, volatile: []string{"client_secret", "url"}},
 }

@@ -68,8 +68,8 @@ func TestRows(t *testing.T) {
 		{"refund.updated", `{"object": "refund", "id": "re_1", "status": "canceled"}`, "refund re_1" + at + "rank 2"},
 		{"review.opened", `{"object": "review", "id": "prv_1"}`, "review prv_1" + at + "rank 0"},
 		{"radar.early_fraud_warning.created", `{"object": "radar.early_fraud_warning", "id": "issfr_1"}`, "radar.early_fraud_warning issfr_1" + at + "rank 0"},
-		{"checkout.session.completed", `{"object": "checkout.session", "id": "cs_1", "status": "complete"}`, "checkout.session cs_1" + at + "rank 2, without url"},
-		{"checkout.session.expired", `{"object": "checkout.session", "id": "cs_1", "status": "open"}`, "checkout.session cs_1" + at + "rank 1, without url"},
+		{"checkout.session.completed", `{"object": "checkout.session", "id": "cs_1", "status": "complete"}`, "checkout.session cs_1" + at + "rank 2, without client_secret url"},
+		{"checkout.session.expired", `{"object": "checkout.session", "id": "cs_1", "status": "open"}`, "checkout.session cs_1" + at + "rank 1, without client_secret url"},
 
 		{"payout.created", `{"object": "payout", "id": "po_1", "status": "pending"}`, "payout po_1" + at + "rank 0"},
 		{"payout.updated", `{"object": "payout", "id": "po_1", "status": "pending"}`, "payout po_1" + at + "rank 1"},
@@ -138,13 +138,21 @@ func TestRows(t *testing.T) {
 		{"file.created", `{"object": "file", "id": "file_1"}`, "file file_1" + at + "rank 0"},
 		{"test_helpers.test_clock.created", `{"object": "test_helpers.test_clock", "id": "clock_1"}`, "test_helpers.test_clock clock_1" + at + "rank 0, any time"},
 		{"test_helpers.test_clock.deleted", `{"object": "test_helpers.test_clock", "id": "clock_1"}`, "test_helpers.test_clock clock_1" + at + "rank 1, deleted, final, any time"},
-		{"identity.verification_session.created", `{"object": "identity.verification_session", "id": "vs_1"}`, "identity.verification_session vs_1" + at + "rank 0"},
-		{"identity.verification_session.processing", `{"object": "identity.verification_session", "id": "vs_1", "status": "processing"}`, "identity.verification_session vs_1" + at + "rank 1"},
-		{"identity.verification_session.verified", `{"object": "identity.verification_session", "id": "vs_1", "status": "verified"}`, "identity.verification_session vs_1" + at + "rank 2"},
+		{"identity.verification_session.created", `{"object": "identity.verification_session", "id": "vs_1"}`, "identity.verification_session vs_1" + at + "rank 0, without client_secret url"},
+		{"identity.verification_session.processing", `{"object": "identity.verification_session", "id": "vs_1", "status": "processing"}`, "identity.verification_session vs_1" + at + "rank 1, without client_secret url"},
+		{"identity.verification_session.verified", `{"object": "identity.verification_session", "id": "vs_1", "status": "verified"}`, "identity.verification_session vs_1" + at + "rank 2, without client_secret url"},
 
 		{"climate.product.created", `{"object": "climate.product", "id": "climsku_1"}`, "climate.product climsku_1" + at + "rank 1"},
 		{"reporting.report_type.updated", `{"object": "reporting.report_type", "id": "balance.summary.1", "updated": 99}`, "reporting.report_type balance.summary.1" + at + "rank 1"},
 
+		{"treasury.credit_reversal.created", `{"object": "treasury.credit_reversal", "id": "x_1"}`, "treasury.credit_reversal x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"treasury.debit_reversal.created", `{"object": "treasury.debit_reversal", "id": "x_1"}`, "treasury.debit_reversal x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"treasury.inbound_transfer.created", `{"object": "treasury.inbound_transfer", "id": "x_1"}`, "treasury.inbound_transfer x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"treasury.outbound_payment.created", `{"object": "treasury.outbound_payment", "id": "x_1"}`, "treasury.outbound_payment x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"treasury.outbound_transfer.created", `{"object": "treasury.outbound_transfer", "id": "x_1"}`, "treasury.outbound_transfer x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"treasury.received_credit.created", `{"object": "treasury.received_credit", "id": "x_1"}`, "treasury.received_credit x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"treasury.received_debit.created", `{"object": "treasury.received_debit", "id": "x_1"}`, "treasury.received_debit x_1" + at + "rank 1, without hosted_regulatory_receipt_url"},
+		{"terminal.reader.action_succeeded", `{"object": "terminal.reader", "id": "tmr_1", "status": "online"}`, "terminal.reader tmr_1" + at + "rank 1, without last_seen_at status"},
 		{"treasury.financial_account.created", `{"object": "treasury.financial_account", "id": "fa_1"}`, "treasury.financial_account fa_1" + at + "rank 1, without balance"},
 
 		// Deletes that the table does not know: of a type with other deletes, and of one without any.

@@ -79,6 +79,34 @@ func (l *Log) Append(t testing.TB, source int32, evs []sim.Event) (ids []int64) 
 	return ids
 }
 
+// Take appends deliveries to a source as a gateway does, over a pool of that role, one after the other, and returns the receipt of the first event of each.
+func Take(t testing.TB, gateway *pgxpool.Pool, s processor.Source, all ...*provider.Delivery) (receipts []events.Receipt) {
+	t.Helper()
+	for _, d := range all {
+		named, err := s.Provider.Identify(s.Config, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		of, err := events.Append(t.Context(), gateway, []events.Delivery{{Source: s.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
+			Headers: events.AppendHeaders(nil, s.Provider.Headers(), d), Verification: []byte(`{}`), Body: d.Body, Events: named}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		receipts = append(receipts, of[0][0])
+	}
+	return receipts
+}
+
+// Deliver is Take, and has a processor apply what was taken.
+func Deliver(t testing.TB, gateway *pgxpool.Pool, p *processor.Processor, s processor.Source, all ...*provider.Delivery) {
+	t.Helper()
+	var ids []int64
+	for _, r := range Take(t, gateway, s, all...) {
+		ids = append(ids, r.ID)
+	}
+	Apply(t, p, 0, ids)
+}
+
 // Processor is one of possibly several. It knows the named sources, or all where none is named; reads, if any, is how it reads their events.
 func (l *Log) Processor(t testing.TB, reads provider.Provider, names ...string) *processor.Processor {
 	t.Helper()
@@ -116,8 +144,14 @@ const Lease = 2 * time.Second
 // Carry starts a process, named by id, that carries out runs until the test ends or stop is called: one of each job, and some beside them.
 func (l *Log) Carry(t testing.TB, id string, beside int, jobs map[string]runs.Carry) (stop func()) {
 	t.Helper()
-	r := runs.NewRunner(runs.Options{Pool: l.Pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: jobs,
-		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: Lease, Slots: beside, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
+	return Carry(t, l.Pool, id, beside, jobs)
+}
+
+// Carry is Log.Carry over a pool of the role processor.
+func Carry(t testing.TB, pool *pgxpool.Pool, id string, beside int, jobs map[string]runs.Carry) (stop func()) {
+	t.Helper()
+	r := runs.NewRunner(runs.Options{Pool: pool, ID: id, Logger: slog.New(slog.DiscardHandler), Jobs: jobs,
+		Settings: runs.Settings{Poll: 30 * time.Millisecond, Lease: Lease, Slots: beside, PutOff: 10 * time.Millisecond, PutOffMost: 100 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -36,8 +36,10 @@ type attempt struct {
 	action  string
 	body    []byte
 	due, at int64
-	again   bool // it was asked for
-	status  int  // 0: nobody answered
+	// listed is when the list tells of it.
+	listed int64
+	again  bool // it was asked for
+	status int  // 0: nobody answered
 }
 
 // tell sends an object as it is.
@@ -47,7 +49,7 @@ func (f *Fake) tell(o *object, event, action string, rest tree) {
 
 // send makes the event, and decides what becomes of its delivery.
 func (f *Fake) send(o *object, body tree, event, action string, rest tree) {
-	member := map[string]string{"issues": "issue", "issue_comment": "comment"}[event]
+	member := map[string]string{"issues": "issue", "issue_comment": "comment", "pull_request_review_comment": "comment", "commit_comment": "comment"}[event]
 	if member == "" {
 		member = event
 	}
@@ -97,6 +99,7 @@ func shownByWebhooks(kind string, body tree) tree {
 // note writes down that an attempt was made.
 func (f *Fake) note(a *attempt, status int) {
 	a.id, a.at, a.status = f.id(), f.now(), status
+	a.listed = a.at + f.UpTo(f.options.Faults.Late)
 	f.sent = append(f.sent, a)
 }
 

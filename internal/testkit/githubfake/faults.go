@@ -4,31 +4,40 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Fault is something that goes wrong with one request.
-type Fault int
+type Fault = fakeapi.Fault
 
 // What can go wrong with a request.
 const (
 	// Fine: nothing goes wrong.
-	Fine Fault = iota
+	Fine = fakeapi.Fine
 	// Limited: 403, since the calls of the hour are used up; they are there again in a second.
-	Limited
+	Limited = fakeapi.Limited
 	// Hurried: 403 with Retry-After, since there were too many calls in a short time.
-	Hurried
+	Hurried = fakeapi.Locked
 	// Broken: 500 in GitHub's shape; Garbled: 502 in nobody's.
-	Broken
-	Garbled
-	// Dropped: the work is done and the connection ends without an answer.
-	Dropped
+	Broken  = fakeapi.Broken
+	Garbled = fakeapi.Garbled
+	// Dropped: the work is done and the connection ends without an answer; Cut: in the middle of it.
+	Dropped = fakeapi.Dropped
+	Cut     = fakeapi.Cut
+	// Expired: the cursor that the request names is no longer known.
+	Expired = fakeapi.Expired
 )
 
 // Faults say what goes wrong. Percentages are of the requests.
 type Faults struct {
-	Limited, Hurried, Broken, Garbled, Dropped int
+	Limited, Hurried, Broken, Garbled, Dropped, Cut, Expired int
 	// Lag is how old a state answers may show, objects and lists alike.
 	Lag time.Duration
+	// ListLag is how much older a state lists of objects may show than other answers.
+	ListLag time.Duration
+	// Late is how long after its time a delivery may come into the lists.
+	Late time.Duration
 	// Skew is how far an answer's Date may be off the clock, either way.
 	Skew time.Duration
 	// Revoked: no key is known any more. Blind: the key sees no repository, as another one might not.
@@ -44,48 +53,27 @@ func (f *Fake) SetFaults(faults Faults) {
 	f.options.Faults = faults
 }
 
-// Script says what goes wrong with the next requests, one by one, before chance decides again.
-func (f *Fake) Script(faults ...Fault) {
+// Shut has a repository, counted from 0, answer with a status whatever is asked of it: 404 as one that is gone, 410, 451 and 403 as one that may not be read, 500 as one in trouble; 0 opens it again.
+func (f *Fake) Shut(repository, status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.script = append(f.script, faults...)
+	f.shut[f.repos[repository]] = status
 }
 
-// Met is how often a fault happened.
-func (f *Fake) Met(fault Fault) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.met[fault]
+// closed is what a repository answers that is shut.
+func (c *call) closed(r *repo) (a answer, shut bool) {
+	texts := map[int]string{http.StatusNotFound: "Not Found", http.StatusGone: "Issues has been disabled in this repository.", http.StatusUnavailableForLegalReasons: "Repository access blocked",
+		http.StatusForbidden: "Resource not accessible by personal access token", http.StatusInternalServerError: "Server Error", http.StatusMovedPermanently: "Moved Permanently"}
+	return refusal(c.shut[r], texts[c.shut[r]]), c.shut[r] != 0
 }
 
 // Requests are all that were made, as method and address.
-func (f *Fake) Requests() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return append([]string(nil), f.requests...)
-}
+func (f *Fake) Requests() []string { return f.Asked() }
 
 // fault is what goes wrong with the present request.
-func (f *Fake) fault() Fault {
-	fault := f.next()
-	f.met[fault]++
-	return fault
-}
-
-func (f *Fake) next() Fault {
-	if len(f.script) > 0 {
-		fault := f.script[0]
-		f.script = f.script[1:]
-		return fault
-	}
+func (f *Fake) fault(r *http.Request) Fault {
 	o := f.options.Faults
-	n := f.luck.IntN(100)
-	for i, percent := range []int{o.Limited, o.Hurried, o.Broken, o.Garbled, o.Dropped} {
-		if n -= percent; n < 0 {
-			return Limited + Fault(i)
-		}
-	}
-	return Fine
+	return f.Meet(r, fakeapi.Odds{Limited: o.Limited, Hurried: o.Hurried, Broken: o.Broken, Garbled: o.Garbled, Dropped: o.Dropped, Cut: o.Cut, Expired: o.Expired})
 }
 
 // failed is the answer to a request that is not even looked at.
@@ -116,13 +104,4 @@ func (f *Fake) hourly() http.Header {
 	hour := f.now() / (3600 * second)
 	f.used[hour]++
 	return http.Header{"X-Ratelimit-Limit": {fmt.Sprint(limit)}, "X-Ratelimit-Remaining": {fmt.Sprint(max(0, limit-f.used[hour]))}, "X-Ratelimit-Reset": {fmt.Sprint((hour + 1) * 3600)}}
-}
-
-// date is what an answer shows as its time.
-func (f *Fake) date() string {
-	at := time.UnixMicro(f.now())
-	if skew := f.options.Faults.Skew; skew > 0 {
-		at = at.Add(time.Duration(f.luck.Int64N(2*int64(skew)+1)) - skew)
-	}
-	return at.UTC().Format(http.TimeFormat)
 }

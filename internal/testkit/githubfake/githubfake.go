@@ -1,4 +1,4 @@
-// Package githubfake is a small part of GitHub that lives over time, on loopback: repositories with issues, comments, pull requests and releases that a seeded
+// Package githubfake is a small part of GitHub that lives over time, on loopback: repositories with issues, comments, pull requests, releases and more that a seeded
 // chooser creates, changes and deletes, the webhooks that tell of it, the API that lists and gets them and what the webhooks were sent, and what goes wrong on
 // the way. Its clock is moved by the test. It knows the truth of each object, so that a mirror can be compared with it.
 //
@@ -12,10 +12,11 @@ package githubfake
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // What a Fake is reached with. WriteKey may ask for redeliveries too.
@@ -43,10 +44,12 @@ type Options struct {
 	Gap time.Duration
 	// Comments is the percentage of steps that comment on an issue, which moves the issue's version without an event of the issue.
 	Comments int
+	// Rooted: no issue is transferred.
+	Rooted bool
 	// SinceAfter: lists by time begin after it, and not with it; GitHub's documents can be read either way.
 	SinceAfter bool
-	// Releases is how many releases of a repository are listed, the newest; 0: all. The page behind them is refused.
-	Releases int
+	// Releases is how many releases of a repository are listed, the newest; 0: all. The page behind them is refused, or answered with ReleasesEnd, as GitHub has done for years at a time; 0: 422.
+	Releases, ReleasesEnd int
 	// Meanwhile is called before each request is looked at; nil: nothing happens.
 	Meanwhile func()
 
@@ -56,25 +59,19 @@ type Options struct {
 
 // Fake is the service.
 type Fake struct {
-	// URL is the server's, without a slash at the end.
-	URL string
-
-	began time.Time // real
+	fakeapi.Base
 
 	mu       sync.Mutex
 	options  Options
 	choose   *rand.Rand
-	luck     *rand.Rand // of requests, whose order no chooser should depend on
-	clock    int64      // microseconds
 	ids      int64
 	repos    []*repo
 	all      []*object
 	queue    []*attempt
 	sent     []*attempt // the oldest first
 	withheld map[string]bool
-	script   []Fault
-	met      map[Fault]int
-	requests []string
+	shut     map[*repo]int
+	away     map[string]bool
 	used     map[int64]int // calls by hour of the clock
 }
 
@@ -93,37 +90,16 @@ func New(t testing.TB, o Options) *Fake {
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond
 	}
-	f := &Fake{options: o, began: time.Now(), clock: o.Start.UnixMicro(), choose: rand.New(rand.NewPCG(o.Seed, 1)), luck: rand.New(rand.NewPCG(o.Seed, 2)),
-		ids: 1000, withheld: map[string]bool{}, met: map[Fault]int{}, used: map[int64]int{}}
-	server := httptest.NewServer(f)
-	t.Cleanup(server.Close)
-	f.URL = server.URL
+	f := &Fake{options: o, choose: rand.New(rand.NewPCG(o.Seed, 1)), ids: 1000, withheld: map[string]bool{}, shut: map[*repo]int{}, away: map[string]bool{}, used: map[int64]int{}}
+	f.Start(t, f, o.Seed, o.Start, o.Running)
 	for i := range o.Repositories {
 		f.found(fmt.Sprintf("kettle-%d", i))
 	}
 	return f
 }
 
-// Now is the time on the clock.
-func (f *Fake) Now() time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return time.UnixMicro(f.now()).UTC()
-}
-
-// Advance moves the clock on; it never goes back.
-func (f *Fake) Advance(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.clock += max(d, 0).Microseconds()
-}
-
-func (f *Fake) now() int64 {
-	if f.options.Running {
-		return f.clock + time.Since(f.began).Microseconds()
-	}
-	return f.clock
-}
+// now is the time on the clock, in microseconds.
+func (f *Fake) now() int64 { return f.Micros() }
 
 func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
 

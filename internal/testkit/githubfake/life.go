@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"time"
 )
 
 type tree = map[string]any
@@ -70,7 +71,7 @@ func (f *Fake) address(r *repo, below string) string { return f.URL + "/repos/" 
 func (f *Fake) make(r *repo, kind, list string, body tree) *object {
 	o := &object{kind: kind, id: f.id(), repo: r}
 	switch kind {
-	case "issue", "pull_request":
+	case "issue", "milestone", "pull_request":
 		r.numbers++
 		o.number = r.numbers
 		o.below = fmt.Sprintf("%s/%d", list, o.number)
@@ -131,18 +132,29 @@ func (f *Fake) release(r *repo) *object {
 func (f *Fake) word() string { return fmt.Sprintf("w%d", f.choose.IntN(1_000_000)) }
 
 // events are the names under which webhooks tell of objects.
-var events = map[string]string{"issue": "issues", "pull_request": "pull_request", "release": "release", "repository": "repository", "issue_comment": "issue_comment"}
+var events = map[string]string{"issue": "issues"}
+
+// event is the name under which webhooks tell of objects of a kind.
+func event(kind string) string {
+	if name, ok := events[kind]; ok {
+		return name
+	}
+	return kind
+}
 
 // edit changes a text of an object, which the webhook tells with what it was.
 func (f *Fake) edit(o *object) {
-	field := map[string]string{"issue": "title", "pull_request": "title", "release": "name", "repository": "description"}[o.kind]
+	field := map[string]string{"issue": "title", "milestone": "title", "pull_request": "title", "release": "name", "repository": "description"}[o.kind]
+	if field == "" {
+		field = "body"
+	}
 	old := o.last()[field]
 	f.set(o, tree{field: f.word()})
 	rest := tree{"changes": tree{field: tree{"from": old}}}
 	if o.kind == "pull_request" {
 		rest["number"] = o.number
 	}
-	f.tell(o, events[o.kind], "edited", rest)
+	f.tell(o, event(o.kind), "edited", f.beside(o, rest))
 }
 
 // toggle closes or opens again.
@@ -156,7 +168,7 @@ func (f *Fake) toggle(o *object) {
 		rest["number"] = o.number
 	}
 	f.set(o, change)
-	f.tell(o, events[o.kind], action, rest)
+	f.tell(o, event(o.kind), action, rest)
 }
 
 // comment comments on an issue: the issue's version moves, and no event of the issue tells it.
@@ -171,7 +183,7 @@ func (f *Fake) comment(o *object) {
 func (f *Fake) remove(o *object) {
 	body := o.last()
 	o.states = append(o.states, state{f.now(), nil})
-	f.send(o, body, events[o.kind], "deleted", nil)
+	f.send(o, body, event(o.kind), "deleted", f.beside(o, tree{}))
 }
 
 // transfer moves an issue to another repository: this one ends, and another one opens there.
@@ -190,7 +202,7 @@ func (f *Fake) transfer(o *object) {
 func (f *Fake) Step() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.clock += f.choose.Int64N(f.options.Gap.Microseconds())
+	f.Advance(time.Duration(f.choose.Int64N(f.options.Gap.Microseconds())) * time.Microsecond)
 	f.step()
 }
 
@@ -205,7 +217,7 @@ func (f *Fake) step() {
 	switch n := f.choose.IntN(100); {
 	case o.kind == "issue" && f.chance(f.options.Comments):
 		f.comment(o)
-	case o.kind == "issue" && n < 4:
+	case o.kind == "issue" && n < 4 && !f.options.Rooted:
 		f.transfer(o)
 	case n < 8 && o.kind != "repository" && o.kind != "pull_request":
 		f.remove(o)
@@ -237,8 +249,15 @@ func (f *Fake) Live(n int) {
 type Truth struct {
 	// Type and ID name it as the mirror does.
 	Type, ID string
+	// Repository is the full name of the one that it is in.
+	Repository string
 	// Body is what webhooks tell of it; nil where it is gone.
 	Body []byte
+	// Changed is when it changed last, and Path where the API reads it.
+	Changed time.Time
+	Path    string
+	// Twin: it was something else within the second of its last change, which its version does not tell.
+	Twin bool
 }
 
 // Truth is all objects that there ever were, as they are now.
@@ -246,9 +265,10 @@ func (f *Fake) Truth() (all []Truth) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, o := range f.all {
-		t := Truth{Type: o.kind, ID: fmt.Sprint(o.id)}
+		t := Truth{Type: o.kind, ID: fmt.Sprint(o.id), Repository: o.repo.fullName(), Changed: time.UnixMicro(o.states[len(o.states)-1].at).UTC(), Path: "/repos/" + o.repo.fullName() + o.below}
 		if !o.gone() {
 			t.Body = encode(o.last())
+			t.Twin = len(o.states) > 1 && o.states[len(o.states)-2].at/second == o.states[len(o.states)-1].at/second
 		}
 		all = append(all, t)
 	}
@@ -260,6 +280,44 @@ func (f *Fake) Open(repository int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return fmt.Sprint(f.issue(f.repos[repository]).id)
+}
+
+// rare are kinds of which the fake's own life has none: where they are listed, and what they are.
+var rare = map[string]struct {
+	list string
+	body tree
+}{
+	"milestone":                   {"/milestones", tree{"state": "open", "title": "tea time", "open_issues": 0, "closed_issues": 0, "due_on": nil}},
+	"deployment":                  {"/deployments", tree{"sha": "1d", "ref": "main", "task": "deploy", "environment": "kitchen", "payload": "", "description": nil}},
+	"commit_comment":              {"/comments", tree{"body": "nice", "commit_id": "1d", "path": nil, "line": nil, "position": nil, "author_association": "MEMBER"}},
+	"pull_request_review_comment": {"/pulls/comments", tree{"body": "a seal?", "commit_id": "1d", "path": "lid.go", "line": 3, "position": 3, "author_association": "MEMBER", "pull_request_review_id": 5}},
+}
+
+// Make makes an object of a rare kind in a repository, counted from 0, and names it.
+func (f *Fake) Make(repository int, kind string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := f.make(f.repos[repository], kind, rare[kind].list, maps.Clone(rare[kind].body))
+	f.tell(o, kind, "created", f.beside(o, tree{}))
+	return fmt.Sprint(o.id)
+}
+
+// beside adds to a body what events of a kind have besides.
+func (f *Fake) beside(o *object, rest tree) tree {
+	switch o.kind {
+	case "issue_comment":
+		rest["issue"] = tree{"id": f.ids}
+	case "pull_request_review_comment":
+		rest["pull_request"] = tree{"id": f.ids}
+	}
+	return rest
+}
+
+// Pull opens a pull request in a repository, counted from 0, and names it.
+func (f *Fake) Pull(repository int) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprint(f.pull(f.repos[repository]).id)
 }
 
 // Draft makes a release that is not public yet, in a repository, and names it. Only WriteKey sees it.

@@ -35,7 +35,7 @@ func (c *call) listDeliveries(r *repo) answer {
 	before := int64(1) << 62
 	if cursor := c.query.Get("cursor"); cursor != "" {
 		id, err := strconv.ParseInt(strings.TrimPrefix(cursor, "v1_"), 10, 64)
-		if err != nil {
+		if err != nil || c.expired {
 			return refusal(http.StatusUnprocessableEntity, "Invalid cursor")
 		}
 		before = id
@@ -43,7 +43,7 @@ func (c *call) listDeliveries(r *repo) answer {
 	list := []tree{}
 	a := answer{status: http.StatusOK}
 	for _, one := range slices.Backward(c.sent) {
-		if one.hook != r.hook || one.id >= before || one.at < c.now()-kept {
+		if one.hook != r.hook || one.id >= before || one.at < c.now()-kept || one.listed > c.now() {
 			continue
 		}
 		if len(list) == c.size() {
@@ -56,18 +56,26 @@ func (c *call) listDeliveries(r *repo) answer {
 	return a
 }
 
+// listed are the kinds of each list.
+var listed = map[string][]string{"/issues": {"issue", "pull_request"}, "/pulls": {"pull_request"}, "/releases": {"release"}, "/issues/comments": {"issue_comment"},
+	"/milestones": {"milestone"}, "/deployments": {"deployment"}, "/comments": {"commit_comment"}, "/pulls/comments": {"pull_request_review_comment"}}
+
 // list lists objects as they were at the call's time.
 func (c *call) list(r *repo, below string) answer {
-	kinds := map[string][]string{"/issues": {"issue", "pull_request"}, "/pulls": {"pull_request"}, "/releases": {"release"}, "/issues/comments": {"issue_comment"}}[below]
+	kinds := listed[below]
 	var list []tree
+	c.at -= c.UpTo(c.options.Faults.ListLag)
 	for _, o := range c.all {
-		if body := o.at(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil && c.wanted(body) && !c.hides(body) {
+		if body := o.at(c.at); o.repo == r && slices.Contains(kinds, o.kind) && body != nil && c.wanted(body) && !c.hides(o, body) {
 			list = append(list, shownIn(below, o, body))
 		}
 	}
 	c.sort(below, list)
 	size, page := c.size(), c.number("page", 1)
 	if most := c.options.Releases; most > 0 && below == "/releases" && (page-1)*size >= most {
+		if status := c.options.ReleasesEnd; status != 0 {
+			return refusal(status, "Server Error")
+		}
 		return refusal(http.StatusUnprocessableEntity, fmt.Sprintf("Only the first %d results are available.", most))
 	}
 	from, to := min((page-1)*size, len(list)), min(page*size, len(list))

@@ -31,6 +31,8 @@ type call struct {
 	query  url.Values
 	// at is the time whose state is answered.
 	at int64
+	// expired: the cursor is no longer known, whatever it is.
+	expired bool
 }
 
 // ServeHTTP answers a request as GitHub's API does, after what its fault demands.
@@ -39,33 +41,26 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.options.Meanwhile()
 	}
 	a, fault := f.take(r)
-	if fault == Dropped {
-		panic(http.ErrAbortHandler)
-	}
-	maps.Copy(w.Header(), a.header)
-	w.Header().Set("Content-Length", fmt.Sprint(len(a.body)))
-	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body)
+	f.Send(w, r, fault, 0, a.status, a.header, a.body)
 }
 
 // take counts a request and makes its answer.
 func (f *Fake) take(r *http.Request) (answer, Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.requests = append(f.requests, r.Method+" "+r.URL.RequestURI())
-	fault, limits := f.fault(), f.hourly()
+	fault, limits := f.fault(r), f.hourly()
 	a, failed := f.failed(fault)
 	if !failed {
-		a = f.respond(r)
+		a = f.respond(r, fault)
 	}
-	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Date": {f.date()}}
+	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Date": {f.Date(f.options.Faults.Skew)}}
 	maps.Copy(header, limits)
 	maps.Copy(header, a.header)
 	a.header = header
 	return a, fault
 }
 
-func (f *Fake) respond(r *http.Request) answer {
+func (f *Fake) respond(r *http.Request, fault Fault) answer {
 	key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
 	case key != Key && key != WriteKey, f.options.Faults.Revoked:
@@ -73,10 +68,7 @@ func (f *Fake) respond(r *http.Request) answer {
 	case r.Header.Get("X-GitHub-Api-Version") != "2022-11-28" || r.Header.Get("Accept") != "application/vnd.github+json":
 		return refusal(http.StatusBadRequest, "no version of the API, or another media type")
 	}
-	c := &call{Fake: f, method: r.Method, key: key, query: r.URL.Query(), at: f.now()}
-	if lag := f.options.Faults.Lag.Microseconds(); lag > 0 {
-		c.at -= f.luck.Int64N(lag + 1)
-	}
+	c := &call{Fake: f, method: r.Method, key: key, query: r.URL.Query(), at: f.now() - f.UpTo(f.options.Faults.Lag), expired: fault == Expired}
 	if r.URL.Path == "/" {
 		return answer{status: http.StatusOK, body: encode(tree{"current_user_url": f.URL + "/user"})}
 	}
@@ -98,6 +90,9 @@ func (c *call) route(path []string) answer {
 	}
 	if to == nil || to.self.gone() || c.options.Faults.Blind {
 		return missing
+	}
+	if a, shut := c.closed(to); shut {
+		return a
 	}
 	return c.within(to, rest)
 }
@@ -140,7 +135,7 @@ func (c *call) within(r *repo, path []string) answer {
 		return c.deliveries(r, path[3:])
 	case c.method != http.MethodGet:
 		return missing
-	case below == "/issues", below == "/pulls", below == "/releases", below == "/issues/comments":
+	case listed[below] != nil:
 		return c.list(r, below)
 	}
 	for _, o := range c.all {
@@ -155,7 +150,7 @@ func (c *call) within(r *repo, path []string) answer {
 func (c *call) get(o *object) answer {
 	body := o.at(c.at)
 	switch {
-	case body != nil && c.hides(body):
+	case body != nil && c.hides(o, body):
 		return missing
 	case body != nil:
 		return answer{status: http.StatusOK, body: encode(shownByAPI(o.kind, body))}
@@ -169,9 +164,9 @@ func (c *call) get(o *object) answer {
 	return missing
 }
 
-// hides: drafts are shown to those alone who may write.
-func (c *call) hides(body tree) bool {
-	return body["draft"] == true && body["tag_name"] != nil && c.key != WriteKey
+// hides: drafts are shown to those alone who may write, and what is away to nobody.
+func (c *call) hides(o *object, body tree) bool {
+	return c.away[fmt.Sprint(o.id)] || body["draft"] == true && body["tag_name"] != nil && c.key != WriteKey
 }
 
 // shownByAPI is an object as the API alone shows it.
@@ -180,6 +175,8 @@ func shownByAPI(kind string, body tree) tree {
 	switch kind {
 	case "issue":
 		shown["closed_by"] = user()
+	case "pull_request_review_comment":
+		shown["line"], shown["commit_id"] = 7, "2e"
 	case "repository":
 		shown["permissions"], shown["network_count"] = tree{"pull": true}, 2
 	case "pull_request":

@@ -2,6 +2,8 @@ package restfake
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -14,19 +16,19 @@ import (
 type thing struct {
 	id      string
 	changed time.Time
-	object  map[string]any
+	object  any
 }
 
-// list answers a page of a kind: of things by id or, for window, by their time of change.
-func (f *Fake) list(header http.Header, kind string, at *url.URL) (int, any) {
+// list answers a page of a kind, of what there is between two times: by id or, for window, by the time of change. Each stands in a member of its element.
+func (f *Fake) list(header http.Header, kind string, at *url.URL, member string, between func(since, until time.Time) []thing) (int, any) {
 	q := at.Query()
 	limit, err := strconv.Atoi(cmp.Or(q.Get("limit"), "1000"))
 	since, bad1 := moment(q.Get("since"), time.Time{})
-	until, bad2 := moment(q.Get("until"), f.now)
+	until, bad2 := moment(q.Get("until"), f.Now())
 	if err != nil || bad1 != nil || bad2 != nil {
 		return http.StatusBadRequest, failure("no_such_query")
 	}
-	all := f.changed(since, until)
+	all := between(since, until)
 	after := q.Get("after")
 	if kind == "window" {
 		slices.SortStableFunc(all, func(a, b thing) int { return a.changed.Compare(b.changed) })
@@ -37,7 +39,7 @@ func (f *Fake) list(header http.Header, kind string, at *url.URL) (int, any) {
 	all = all[:min(limit, len(all))]
 	items := []any{}
 	for _, t := range all {
-		items = append(items, map[string]any{"thing": t.object})
+		items = append(items, map[string]any{member: t.object})
 	}
 	page := map[string]any{"items": items}
 	if kind == "whole" {
@@ -61,6 +63,16 @@ func (f *Fake) list(header http.Header, kind string, at *url.URL) (int, any) {
 	return http.StatusOK, page
 }
 
+// happened are the events between two times, neither of which belongs to it, in their order.
+func (f *Fake) happened(since, until time.Time) (all []thing) {
+	for i, body := range f.events {
+		if at := f.times[i]; at.After(since) && at.Before(until) {
+			all = append(all, thing{fmt.Sprintf("%06d", i), at, json.RawMessage(body)})
+		}
+	}
+	return all
+}
+
 func moment(text string, otherwise time.Time) (time.Time, error) {
 	if text == "" {
 		return otherwise, nil
@@ -70,9 +82,10 @@ func moment(text string, otherwise time.Time) (time.Time, error) {
 
 // changed are the things that changed between two times, neither of which belongs to it, as lists know them, by id.
 func (f *Fake) changed(since, until time.Time) (all []thing) {
+	at := f.Now().Add(-f.Late - f.ago(f.options.Faults.Lag) - f.ago(f.options.Faults.ListLag))
 	for _, id := range slices.Sorted(maps.Keys(f.things)) {
-		o := f.object(id, f.now.Add(-f.Late))
-		if o == nil {
+		o := f.object(id, at)
+		if o == nil || f.hidden[id] {
 			continue
 		}
 		changed, err := time.Parse(time.RFC3339, o["changed"].(string))

@@ -1,53 +1,69 @@
 // Package restfake is an API of things that nobody but its owner knows: they change and go, webhooks tell of it, and lists come in pages of
 // every kind. It is for what reads an API by its description.
+//
+//	f := restfake.Make(t, restfake.Options{Seed: 1, Webhooks: restfake.Webhooks{Lost: 50}})
+//	f.Live(200)                                                      // or Set: a story of the test's own
+//	f.Deliver(func(d *provider.Delivery) bool { ...; return true })  // what is due, signed
+//	f.Truth()                                                        // what the mirror must be in the end
 package restfake
 
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
-// Key is the credential that the API takes, in the header X-Api-Key.
-const Key = "NoKeyOfAnybody-S3cret"
-
-// Fault is what goes wrong with an answer.
-type Fault int
-
-// The faults.
+// Key is the credential that the API takes, in the header X-Api-Key; Secret signs the webhooks.
 const (
-	// None: the answer is right.
-	None Fault = iota
-	// Throttled: 429, to be tried again after a second.
-	Throttled
-	// Broken: 500.
-	Broken
-	// Cut: the request is served, and the answer lost on its way.
-	Cut
-	// Forgotten: a cursor is no longer known.
-	Forgotten
+	Key    = "NoKeyOfAnybody-S3cret"
+	Secret = "WebhooksOfNobody-S3cret"
 )
+
+// Options say what the API is like. Percentages are from 0 to 100. The zero value is calm and without faults.
+type Options struct {
+	// Seed makes all choices.
+	Seed uint64
+	// Start is what the clock shows first; zero: an hour before the machine's.
+	Start time.Time
+	// Objects is how many things there are at most; 0: 20.
+	Objects int
+	// Gap is the longest time between two steps; 0: 400 ms.
+	Gap time.Duration
+	// Seconds: a thing tells the second of its change, so that several changes have one version.
+	Seconds bool
+	// Quiet is the percentage of changes that no webhook tells of.
+	Quiet int
+
+	Webhooks Webhooks
+	Faults   Faults
+}
 
 // Fake is the API.
 type Fake struct {
-	// URL is the API's, with a path.
-	URL string
-	// Fails says what goes wrong with a request; nil: nothing. Late is how old a state lists show.
+	// The server's URL is the API's, with a path.
+	fakeapi.Base
+	// Fails says what goes wrong with a request, before chance decides; nil: nothing. Late is how old a state lists show.
 	Fails func(r *http.Request) Fault
 	Late  time.Duration
 
-	mu     sync.Mutex
-	now    time.Time
-	things map[string][]state
-	events [][]byte
-	calls  map[string]int
+	mu      sync.Mutex
+	options Options
+	choose  *rand.Rand
+	things  map[string][]state
+	hidden  map[string]bool
+	events  [][]byte
+	times   []time.Time // of the events
+	queue   []attempt
+	seen    int
 }
 
 // state is a thing from a moment on; name is "" where it is gone.
@@ -56,42 +72,60 @@ type state struct {
 	name string
 }
 
-// New starts one whose clock stands an hour before the machine's. It ends with the test.
+// New starts one without faults. It ends with the test.
 func New(t testing.TB) *Fake {
 	t.Helper()
-	f := &Fake{now: time.Now().UTC().Add(-time.Hour).Truncate(time.Millisecond), things: map[string][]state{}, calls: map[string]int{}}
-	s := httptest.NewServer(http.HandlerFunc(f.serve))
-	t.Cleanup(s.Close)
-	f.URL = s.URL + "/api"
+	return Make(t, Options{})
+}
+
+// Make starts one; it ends with the test.
+func Make(t testing.TB, o Options) *Fake {
+	t.Helper()
+	if o.Start.IsZero() {
+		o.Start = time.Now().UTC().Add(-time.Hour)
+	}
+	if o.Objects == 0 {
+		o.Objects = 20
+	}
+	if o.Gap == 0 {
+		o.Gap = 400 * time.Millisecond
+	}
+	f := &Fake{options: o, things: map[string][]state{}, hidden: map[string]bool{}, choose: rand.New(rand.NewPCG(o.Seed, 1))}
+	f.Start(t, f, o.Seed, o.Start.Truncate(time.Millisecond), false)
+	f.URL += "/api"
 	return f
-}
-
-// Advance moves the API's clock.
-func (f *Fake) Advance(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.now = f.now.Add(d)
-}
-
-// Now is the time on the API's clock.
-func (f *Fake) Now() time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.now
 }
 
 // Set makes or changes a thing, some time after the last change. An empty name deletes it for good.
 func (f *Fake) Set(id, name string, after time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.now = f.now.Add(after)
-	f.things[id] = append(f.things[id], state{f.now, name})
-	kind := "thing.changed"
-	data := f.object(id, f.now)
-	if name == "" {
-		kind, data = "thing.deleted", map[string]any{"key": id, "changed": f.now.Format(time.RFC3339Nano)}
+	f.Advance(after)
+	f.set(id, name, false)
+}
+
+func (f *Fake) set(id, name string, quiet bool) {
+	now := f.Now()
+	f.things[id] = append(f.things[id], state{now, name})
+	if quiet {
+		return
 	}
-	f.events = append(f.events, text(map[string]any{"id": fmt.Sprint("evt_", len(f.events)), "type": kind, "thing": data}))
+	kind := "thing.changed"
+	data := f.object(id, now)
+	if name == "" {
+		kind, data = "thing.deleted", map[string]any{"key": id, "changed": f.Stamp(now)}
+	}
+	body := text(map[string]any{"id": fmt.Sprint("evt_", len(f.events)), "type": kind, "thing": data})
+	f.events, f.times = append(f.events, body), append(f.times, now)
+	f.owe(body)
+}
+
+// Stamp is a time as things tell it.
+func (f *Fake) Stamp(at time.Time) string {
+	if f.options.Seconds {
+		at = at.Truncate(time.Second)
+	}
+	return at.Format(time.RFC3339Nano)
 }
 
 // Events are the bodies of the webhooks that tell of all that happened, in its order.
@@ -113,16 +147,7 @@ func (f *Fake) Truth() map[string]string {
 }
 
 // Calls is how many requests there were for paths that begin so.
-func (f *Fake) Calls(prefix string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for path, times := range f.calls {
-		if strings.HasPrefix(path, prefix) {
-			n += times
-		}
-	}
-	return n
-}
+func (f *Fake) Calls(prefix string) int { return f.Base.Calls("/api" + prefix) }
 
 // object is a thing at a moment; nil where there is none. It has more seen each time it is asked for.
 func (f *Fake) object(id string, at time.Time) map[string]any {
@@ -135,8 +160,8 @@ func (f *Fake) object(id string, at time.Time) map[string]any {
 	if last.name == "" {
 		return nil
 	}
-	f.calls["seen"]++
-	return map[string]any{"key": id, "name": last.name, "changed": last.at.Format(time.RFC3339Nano), "seen": f.calls["seen"]}
+	f.seen++
+	return map[string]any{"key": id, "name": last.name, "changed": f.Stamp(last.at), "seen": f.seen}
 }
 
 func text(v any) []byte {
@@ -147,55 +172,55 @@ func text(v any) []byte {
 	return b
 }
 
-func (f *Fake) serve(w http.ResponseWriter, r *http.Request) {
-	fault := None
-	if f.Fails != nil {
-		fault = f.Fails(r)
-	}
+// ServeHTTP answers a request, after what its fault demands.
+func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api")
-	f.calls[path]++
-	w.Header().Set("Date", f.now.Format(http.TimeFormat))
-	w.Header().Set("Content-Type", "application/json")
-	status, body := f.answer(w.Header(), path, r)
+	fault := f.fault(r)
+	header := http.Header{"Date": {f.Date(f.options.Faults.Skew)}, "Content-Type": {"application/json"}}
+	status, body := f.answer(header, r, fault)
 	f.mu.Unlock()
-	switch fault {
-	case Throttled:
-		w.Header().Set("Retry-After", "1")
-		status, body = http.StatusTooManyRequests, map[string]any{}
-	case Broken:
-		status, body = http.StatusInternalServerError, map[string]any{}
-	case Forgotten:
-		status, body = http.StatusBadRequest, failure("cursor_expired")
-	case Cut:
-		panic(http.ErrAbortHandler)
-	}
-	w.WriteHeader(status)
-	_, _ = w.Write(text(body)) // a client that is gone misses nothing
+	f.Send(w, r, fault, 0, status, header, text(body))
 }
 
 func failure(code string) map[string]any {
 	return map[string]any{"error": map[string]any{"code": code}}
 }
 
-func (f *Fake) answer(header http.Header, path string, r *http.Request) (int, any) {
-	if r.Header.Get("X-Api-Key") != Key {
+func (f *Fake) answer(header http.Header, r *http.Request, fault Fault) (int, any) {
+	switch {
+	case fault == Throttled:
+		header.Set("Retry-After", "1")
+		return http.StatusTooManyRequests, map[string]any{}
+	case fault == Broken:
+		return http.StatusInternalServerError, map[string]any{}
+	case r.Header.Get("X-Api-Key") != Key || f.options.Faults.Revoked:
 		return http.StatusUnauthorized, failure("no_such_key")
+	case fault == Forgotten && r.URL.Query().Get("after") != "":
+		return http.StatusBadRequest, failure("cursor_expired")
 	}
+	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api")
 	if id, ok := strings.CutPrefix(path, "/things/"); ok && !strings.Contains(id, "/") {
-		if plain, err := url.PathUnescape(id); err == nil {
-			id = plain
-		}
-		if o := f.object(id, f.now); o != nil {
-			return http.StatusOK, map[string]any{"data": map[string]any{"thing": o}}
-		}
-		return http.StatusNotFound, failure("no_such_thing")
+		return f.thing(id)
 	}
 	switch path {
 	case "/me":
 		return http.StatusOK, map[string]any{"name": "somebody"}
 	case "/lists/field", "/lists/url", "/lists/link", "/lists/last", "/lists/window", "/lists/whole":
-		return f.list(header, strings.TrimPrefix(path, "/lists/"), r.URL)
+		return f.list(header, strings.TrimPrefix(path, "/lists/"), r.URL, "thing", f.changed)
+	case "/events/field", "/events/url", "/events/link", "/events/window":
+		return f.list(header, strings.TrimPrefix(path, "/events/"), r.URL, "event", f.happened)
 	}
 	return http.StatusNotFound, failure("no_such_path")
+}
+
+// thing answers one, as it is or was a little before.
+func (f *Fake) thing(id string) (int, any) {
+	if plain, err := url.PathUnescape(id); err == nil {
+		id = plain
+	}
+	o := f.object(id, f.Now().Add(-f.ago(f.options.Faults.Lag)))
+	if o == nil || f.hidden[id] {
+		return http.StatusNotFound, failure("no_such_thing")
+	}
+	return http.StatusOK, map[string]any{"data": map[string]any{"thing": o}}
 }

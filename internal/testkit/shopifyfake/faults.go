@@ -1,26 +1,33 @@
 package shopifyfake
 
-import "time"
+import (
+	"net/http"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
+)
 
 // Fault is what goes wrong with one request.
-type Fault int
+type Fault = fakeapi.Fault
 
 // What may go wrong.
 const (
-	Fine Fault = iota
+	// Fine: nothing goes wrong.
+	Fine = fakeapi.Fine
 	// Throttled is answered THROTTLED by GraphQL, with 200, and 429 by REST.
-	Throttled
+	Throttled = fakeapi.Limited
 	// Broken is answered 502 by what stands before Shopify.
-	Broken
-	// Dropped: the work is done, and no answer comes.
-	Dropped
+	Broken = fakeapi.Broken
+	// Dropped: the work is done, and no answer comes; Cut: half of it comes.
+	Dropped = fakeapi.Dropped
+	Cut     = fakeapi.Cut
 	// Expired: the cursor that the request names is no longer known.
-	Expired
+	Expired = fakeapi.Expired
 )
 
 // Faults say what goes wrong. Percentages are of the requests.
 type Faults struct {
-	Throttled, Broken, Dropped, Expired int
+	Throttled, Broken, Dropped, Cut, Expired int
 	// Lag is how old a state an answer may show, and Late how far a list that is asked for by time may be behind.
 	Lag, Late time.Duration
 	// Skew is how far an answer's Date may be off the shop's clock, either way.
@@ -38,34 +45,10 @@ func (f *Fake) SetFaults(faults Faults) {
 	f.options.Faults = faults
 }
 
-// Script says what goes wrong with the next requests, one by one, before chance decides again.
-func (f *Fake) Script(faults ...Fault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.script = append(f.script, faults...)
-}
-
-// Met is how often each fault happened.
-func (f *Fake) Met(fault Fault) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.met[fault]
-}
-
-func (f *Fake) fault() (fault Fault) {
-	defer func() { f.met[fault]++ }()
-	if len(f.script) > 0 {
-		fault, f.script = f.script[0], f.script[1:]
-		return fault
-	}
+// fault is what goes wrong with the present request.
+func (f *Fake) fault(r *http.Request) Fault {
 	o := f.options.Faults
-	n := f.luck.IntN(100)
-	for i, percent := range []int{o.Throttled, o.Broken, o.Dropped, o.Expired} {
-		if n -= percent; n < 0 {
-			return Throttled + Fault(i)
-		}
-	}
-	return Fine
+	return f.Meet(r, fakeapi.Odds{Throttled: o.Throttled, Broken: o.Broken, Dropped: o.Dropped, Cut: o.Cut, Expired: o.Expired})
 }
 
 // bucket is what calls are paid from.

@@ -31,11 +31,11 @@ func (c *call) graph(r *http.Request) answer {
 		return answer{status: http.StatusBadRequest, body: text(tree{"errors": tree{"query": "Required parameter missing or invalid"}})}
 	}
 	d, err := parse(in.Query)
-	if err == nil {
-		err = d.check(in.Variables)
-	}
 	if err != nil {
 		return c.wrong(0, &problem{message: err.Error()})
+	}
+	if err := d.check(in.Variables); err != nil {
+		return c.wrong(0, &problem{code: "undefinedField", message: err.Error()}) // Shopify has a code for each mistake
 	}
 	c.variables = in.Variables
 	cost := c.price(d.fields)
@@ -93,6 +93,9 @@ func (c *call) value(arg string) any {
 	if name, ok := strings.CutPrefix(arg, "$"); ok {
 		return c.variables[name]
 	}
+	if b, err := strconv.ParseBool(arg); err == nil && strings.HasSuffix(arg, "e") {
+		return b
+	}
 	if n, err := strconv.Atoi(arg); err == nil {
 		return float64(n)
 	}
@@ -106,8 +109,12 @@ func (c *call) root(fields []selection) (tree, error) {
 		switch s.name {
 		case "currentAppInstallation":
 			out[s.alias] = tree{"accessScopes": c.scopes()}
-		case "fulfillment":
-			out[s.alias], err = c.fulfillment(s)
+		case "bulkOperationRunQuery":
+			out[s.alias], err = c.runBulk(s)
+		case "bulkOperation":
+			out[s.alias], err = c.bulk(s)
+		case "fulfillment", "refund":
+			out[s.alias], err = c.below(s, kindOf(s.name))
 		default:
 			k := listed[s.name]
 			if err = c.mayGraph(k); err == nil {
@@ -126,7 +133,7 @@ func leftOut(s selection, o shown) bool {
 	return o.object.kind.name == "location" && s.args["includeInactive"] != "true" && strings.Contains(string(o.body), `"active":false`)
 }
 
-var listed = map[string]*kind{"collections": kindOf("collection"), "customers": kindOf("customer"), "draftOrders": kindOf("draft_order"), "inventoryItems": kindOf("inventory_item"),
+var listed = map[string]*kind{"collections": kindOf("collection"), "customers": kindOf("customer"), "giftCards": giftCard, "draftOrders": kindOf("draft_order"), "inventoryItems": kindOf("inventory_item"),
 	"locations": kindOf("location"), "orders": kindOf("order"), "products": kindOf("product"), "themes": kindOf("theme")}
 
 func (c *call) scopes() []any {
@@ -146,16 +153,17 @@ func (c *call) mayGraph(k *kind) error {
 	return nil
 }
 
-func (c *call) fulfillment(s selection) (any, error) {
-	if err := c.mayGraph(kindOf("fulfillment")); err != nil {
+// below is an object that lies below its order.
+func (c *call) below(s selection, k *kind) (any, error) {
+	if err := c.mayGraph(k); err != nil {
 		return nil, err
 	}
 	id, _ := c.value(s.args["id"]).(string)
-	number, ok := strings.CutPrefix(id, "gid://shopify/Fulfillment/")
+	number, ok := strings.CutPrefix(id, "gid://shopify/"+k.gid+"/")
 	if !ok {
 		return nil, &problem{message: "Invalid global id '" + id + "'", code: "RESOURCE_NOT_FOUND"}
 	}
-	o := c.fake.objects["fulfillment "+number]
+	o := c.fake.objects[k.name+" "+number]
 	if o == nil {
 		return nil, nil
 	}
@@ -183,10 +191,10 @@ func (c *call) visible(k *kind, at int64) (out []shown) {
 
 // listTime is the moment that a list knows of: an index follows the objects.
 func (c *call) listTime(s selection) int64 {
-	if late := c.fake.options.Faults.Late.Microseconds(); late > 0 && c.value(s.args["query"]) != nil {
-		return c.now - c.fake.luck.Int64N(late+1)
+	if c.value(s.args["query"]) == nil {
+		return c.now
 	}
-	return c.now
+	return c.now - c.fake.UpTo(c.fake.options.Faults.Late)
 }
 
 // connection is a page of some objects. Its cursor is the sort key's value and the id that it stands behind.
@@ -260,12 +268,13 @@ func (c *call) node(fields []selection, o shown) (tree, error) {
 			out[s.alias] = o.object.id
 		case "item":
 			out[s.alias] = tree{"legacyResourceId": o.object.item.id}
+		case "location":
+			out[s.alias] = tree{"legacyResourceId": o.object.location.id}
 		case "inventoryLevels":
 			if err := c.mayGraph(kindOf("inventory_level")); err != nil {
 				return nil, err
 			}
-			levels := slices.DeleteFunc(c.visible(kindOf("inventory_level"), c.listTime(s)), func(l shown) bool { return l.object.location != o.object })
-			page, err := c.connection(s, levels)
+			page, err := c.connection(s, c.levelsAt(o.object, c.listTime(s)))
 			if err != nil {
 				return nil, err
 			}
@@ -273,6 +282,11 @@ func (c *call) node(fields []selection, o shown) (tree, error) {
 		}
 	}
 	return out, nil
+}
+
+// levelsAt are the levels of a location.
+func (c *call) levelsAt(location *object, at int64) []shown {
+	return slices.DeleteFunc(c.visible(kindOf("inventory_level"), at), func(l shown) bool { return l.object.location != location })
 }
 
 // bounds reads the only search that is understood: updated_at:>='...' AND updated_at:<='...'.

@@ -2,7 +2,6 @@ package shopifyfake
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -58,10 +57,23 @@ var kinds = []*kind{
 		fields: func(n int) tree { return tree{"line_items": []any{}, "status": "success", "tracking_number": note(n)} }},
 }
 
+// refund is a kind that the shop's life makes none of: a test does.
+var refund = &kind{name: "refund", plural: "refunds", gid: "Refund", scope: "read_orders", create: "refunds/create", kept: true,
+	fields: func(n int) tree {
+		return tree{"refund_line_items": []any{}, "transactions": []any{}, "note": note(n)}
+	}}
+
+// giftCard is a kind that the provider knows only by a configuration; no topic tells of it.
+var giftCard = &kind{name: "gift_card", plural: "gift_cards", gid: "GiftCard", scope: "read_gift_cards",
+	fields: func(n int) tree { return tree{"balance": strconv.Itoa(n) + ".00", "note": note(n)} }}
+
+// everyKind are those that live, and those that a test makes.
+func everyKind() []*kind { return append(kinds[:len(kinds):len(kinds)], refund, giftCard) }
+
 func note(n int) string { return "change " + strconv.Itoa(n) }
 
 func kindOf(name string) *kind {
-	for _, k := range kinds {
+	for _, k := range everyKind() {
 		if k.name == name {
 			return k
 		}
@@ -78,7 +90,9 @@ type object struct {
 	// parent is the order of a fulfillment, and item and location are those of a level.
 	parent, item, location *object
 	changes                int
-	history                []revision
+	// away: it looks as if it were gone.
+	away    bool
+	history []revision
 }
 
 // revision is what an object was from a time on.
@@ -106,7 +120,11 @@ func (o *object) latest() revision { return o.history[len(o.history)-1] }
 func (o *object) alive() bool { return o.latest().body != nil }
 
 func (o *object) gid() string {
-	return "gid://shopify/" + o.kind.gid + "/" + strconv.FormatInt(o.number, 10)
+	gid := "gid://shopify/" + o.kind.gid + "/" + strconv.FormatInt(o.number, 10)
+	if o.item != nil {
+		gid += "?inventory_item_id=" + o.item.id
+	}
+	return gid
 }
 
 // render is the object's body as a webhook carries it.
@@ -117,12 +135,14 @@ func (o *object) render(at int64) []byte {
 	switch {
 	case o.item != nil:
 		body["inventory_item_id"], body["location_id"] = o.item.number, o.location.number
-		body["admin_graphql_api_id"] = fmt.Sprintf("gid://shopify/InventoryLevel/%d?inventory_item_id=%d", o.number, o.item.number)
 	default:
 		body["id"], body["created_at"] = o.number, offset(o.history[0].at)
 	}
 	if o.parent != nil {
 		body["order_id"] = o.parent.number
+	}
+	if o.kind == refund {
+		delete(body, "updated_at")
 	}
 	return text(body)
 }

@@ -12,6 +12,17 @@ type Object struct {
 	Type, ID string
 	// Body is nil where it is gone.
 	Body []byte
+	// Changed is when it changed last.
+	Changed time.Time
+	// Twin: it was something else within the second of its last change, which its version does not tell.
+	Twin bool
+}
+
+// Hide lets an object look as if it were gone, to whoever asks for it and in lists, until it is shown again.
+func (f *Fake) Hide(name, id string, hidden bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.objects[name+" "+id].away = hidden
 }
 
 // Live takes so many steps of the shop's life.
@@ -24,7 +35,7 @@ func (f *Fake) Live(steps int) {
 func (f *Fake) step() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.clock += f.choose.Int64N(f.options.Gap.Microseconds() + 1)
+	f.Advance(time.Duration(f.choose.Int64N(f.options.Gap.Microseconds()+1)) * time.Microsecond)
 	k := kinds[f.choose.IntN(len(kinds))]
 	alive := f.living(k.name)
 	n := f.choose.IntN(100)
@@ -67,7 +78,7 @@ func (f *Fake) create(k *kind, quiet bool) *object {
 	o := &object{kind: k, number: f.nextID()}
 	o.id = fmt.Sprint(o.number)
 	switch k.name {
-	case "fulfillment":
+	case "fulfillment", "refund":
 		o.parent = f.any("order")
 	case "inventory_level":
 		o.item, o.location = f.any("inventory_item"), f.any("location")
@@ -135,7 +146,7 @@ func (f *Fake) remove(o *object, quiet bool) {
 			f.remove(level, quiet)
 		}
 	}
-	for _, in := range f.living("fulfillment") {
+	for _, in := range append(f.living("fulfillment"), f.living("refund")...) {
 		if in.parent == o {
 			in.history = append(in.history, revision{at: at, updated: at / second}) // nobody is told
 		}
@@ -148,7 +159,8 @@ func (f *Fake) Truth() []Object {
 	defer f.mu.Unlock()
 	var out []Object
 	for _, o := range f.objects {
-		out = append(out, Object{Type: o.kind.name, ID: o.id, Body: o.latest().body})
+		twin := len(o.history) > 1 && o.history[len(o.history)-2].updated == o.latest().updated
+		out = append(out, Object{Type: o.kind.name, ID: o.id, Body: o.latest().body, Changed: time.UnixMicro(o.latest().at).UTC(), Twin: twin})
 	}
 	slices.SortFunc(out, func(a, b Object) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) })
 	return out

@@ -18,6 +18,9 @@ type selection struct {
 type document struct {
 	variables map[string]string
 	fields    []selection
+	// root is what it asks: a query or a mutation; bulk: its connections are whole, and not paged.
+	root string
+	bulk bool
 }
 
 var token = regexp.MustCompile(`[\s,]*(\$?[A-Za-z_][A-Za-z0-9_]*|-?\d+|"[^"\\]*"|[{}():!\[\]=])`)
@@ -43,7 +46,12 @@ func parse(query string) (d document, err error) {
 		p.tokens = append(p.tokens, rest[at[2]:at[3]])
 		rest = strings.TrimSpace(rest[at[1]:])
 	}
-	p.want("query")
+	d.root = "QueryRoot"
+	if p.is("mutation") {
+		d.root = "Mutation"
+	} else {
+		p.want("query")
+	}
 	d.variables = map[string]string{}
 	if p.is("(") {
 		for !p.is(")") {

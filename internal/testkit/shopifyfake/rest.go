@@ -26,11 +26,15 @@ func (c *call) rest(r *http.Request, path []string) answer {
 		}
 	case len(query) > 0:
 		return answer{status: http.StatusBadRequest, body: []byte(`{"errors":"unknown parameter"}`)} // Shopify lets it pass: here it is a mistake
-	case len(path) == 4 && path[0] == "orders" && path[2] == "fulfillments":
-		return c.one(kindOf("fulfillment"), strings.TrimSuffix(path[3], ".json"), path[1])
+	case len(path) == 4 && path[0] == "orders":
+		for _, k := range []*kind{kindOf("fulfillment"), refund} {
+			if k.plural == path[2] {
+				return c.one(k, strings.TrimSuffix(path[3], ".json"), path[1])
+			}
+		}
 	case len(path) == 2:
-		for _, k := range kinds {
-			if k.plural == path[0] && k.name != "fulfillment" && k.name != "inventory_level" {
+		for _, k := range everyKind() {
+			if k.plural == path[0] && k != refund && k.name != "fulfillment" && k.name != "inventory_level" {
 				return c.one(k, strings.TrimSuffix(path[1], ".json"), "")
 			}
 		}
@@ -82,9 +86,17 @@ func (c *call) list(k *kind, query url.Values) answer {
 		return answer{status: http.StatusBadRequest, body: []byte(`{"errors":"limit, since_id, status or fields are not as this shop expects them"}`)}
 	}
 	since, until := restTime(query.Get("updated_at_min"), 0), restTime(query.Get("updated_at_max"), 1<<62)
-	all := slices.DeleteFunc(c.visible(k, c.now), func(o shown) bool { return o.updated < since || o.updated > until || o.object.number <= after })
+	at := c.now
+	if query.Has("updated_at_min") {
+		at -= c.fake.UpTo(c.fake.options.Faults.Late)
+	}
+	all := slices.DeleteFunc(c.visible(k, at), func(o shown) bool { return o.updated < since || o.updated > until || o.object.number <= after })
 	list := []any{}
-	for _, o := range all[:min(len(all), limit, c.fake.options.Page)] {
+	size := min(len(all), limit, c.fake.options.Page)
+	if size > 1 && c.fake.Luck(100) < int64(c.fake.options.Short) {
+		size--
+	}
+	for _, o := range all[:size] {
 		if part {
 			list = append(list, tree{"id": o.object.number, "fulfillments": c.fulfillmentsOf(o.object)})
 			continue

@@ -2,6 +2,7 @@ package shopifyfake
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,35 +38,19 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.options.Meanwhile()
 	}
 	f.mu.Lock()
-	fault := f.fault()
+	fault, skew := f.fault(r), f.options.Faults.Skew
 	a := f.respond(r, fault)
 	f.requests = append(f.requests, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, Status: a.status})
-	at := f.now()
-	if skew := f.options.Faults.Skew.Microseconds(); skew > 0 {
-		at += f.luck.Int64N(2*skew+1) - skew
-	}
 	f.mu.Unlock()
-	if fault == Dropped {
-		panic(http.ErrAbortHandler)
-	}
-	h := w.Header()
-	for name, values := range a.header {
-		h[name] = values
-	}
-	h.Set("Date", time.UnixMicro(at).UTC().Format(http.TimeFormat))
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("X-Shopify-Api-Version", Version)
-	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body)
+	h := http.Header{"Date": {f.Date(skew)}, "Content-Type": {"application/json; charset=utf-8"}, "X-Shopify-Api-Version": {Version}}
+	maps.Copy(h, a.header)
+	f.Send(w, r, fault, 0, a.status, h, a.body)
 }
 
 func (f *Fake) respond(r *http.Request, fault Fault) answer {
 	path, ok := strings.CutPrefix(r.URL.Path, "/admin/api/"+Version+"/")
 	graph := path == "graphql.json" && r.Method == http.MethodPost
-	c := &call{fake: f, now: f.now(), expired: fault == Expired}
-	if lag := f.options.Faults.Lag.Microseconds(); lag > 0 {
-		c.now -= f.luck.Int64N(lag + 1)
-	}
+	c := &call{fake: f, now: f.now() - f.UpTo(f.options.Faults.Lag), expired: fault == Expired}
 	switch {
 	case r.Header.Get("X-Shopify-Access-Token") != Key || f.options.Faults.Revoked:
 		return answer{status: http.StatusUnauthorized, body: []byte(`{"errors":"[API] Invalid API key or access token (unrecognized login or wrong password)"}`)}
@@ -95,13 +80,13 @@ func (c *call) may(scope string) bool {
 	return c.fake.options.Scopes == nil || slices.Contains(c.fake.options.Scopes, scope)
 }
 
-// hidden tells whether the key does not see an object: an old order.
+// hidden tells whether the key does not see an object: an old order, or what is away.
 func (c *call) hidden(o *object) bool {
-	return o.kind.name == "order" && !c.may("read_all_orders") && o.history[0].at < c.now-old.Microseconds()
+	return o.away || o.kind.name == "order" && !c.may("read_all_orders") && o.history[0].at < c.now-old.Microseconds()
 }
 
 func scopes() (out []string) {
-	for _, k := range kinds {
+	for _, k := range everyKind() {
 		if !slices.Contains(out, k.scope) {
 			out = append(out, k.scope)
 		}

@@ -10,10 +10,11 @@ package shopifyfake
 
 import (
 	"math/rand/v2"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // What a Fake is reached with.
@@ -44,35 +45,32 @@ type Options struct {
 	Shapes bool
 	// Page is the most that a list gives at a time, whatever is asked for; 0: 250.
 	Page int
+	// Short is the percentage of pages of whole objects that hold one less than they could.
+	Short int
 	// Meanwhile is called before each request is looked at; nil: nothing happens.
 	Meanwhile func()
 
 	Webhooks Webhooks
 	Faults   Faults
+	Bulk     Bulk
 }
 
 // Fake is the shop and its server.
 type Fake struct {
-	// URL is the server's, without a slash at the end.
-	URL string
-
-	began time.Time // real
+	fakeapi.Base
 
 	mu       sync.Mutex
 	options  Options
 	choose   *rand.Rand
-	luck     *rand.Rand // of requests, whose order the life should not depend on
-	clock    int64      // microseconds
 	objects  map[string]*object
 	kinds    map[string][]*object // in the order of their ids
 	last     int64                // the last id
 	queue    []attempt
 	sent     int
-	script   []Fault
-	met      map[Fault]int
 	requests []Request
 	calls    bucket
 	points   bucket
+	bulks    bulks
 }
 
 // New starts a Fake with one location; it ends with the test.
@@ -90,38 +88,17 @@ func New(t testing.TB, o Options) *Fake {
 	if o.Page == 0 {
 		o.Page = 250
 	}
-	f := &Fake{
-		options: o, began: time.Now(), clock: o.Start.UnixMicro(), objects: map[string]*object{}, kinds: map[string][]*object{}, last: 8_104_417_293_600_000_000,
-		met: map[Fault]int{}, choose: rand.New(rand.NewPCG(o.Seed, 1)), luck: rand.New(rand.NewPCG(o.Seed, 2)),
-	}
+	f := &Fake{options: o, objects: map[string]*object{}, kinds: map[string][]*object{}, last: 8_104_417_293_600_000_000, choose: rand.New(rand.NewPCG(o.Seed, 1))}
 	f.calls, f.points = newBucket(o.Faults.Calls, 40, 2), newBucket(o.Faults.Points, 2000, 100)
+	f.Start(t, f, o.Seed, o.Start, o.Running)
 	f.Create("location")
-	server := httptest.NewServer(f)
-	f.URL = server.URL
-	t.Cleanup(server.Close)
+	f.startBulk(t)
+	f.bulks.plan = o.Bulk
 	return f
 }
 
-// Now is the time on the shop's clock.
-func (f *Fake) Now() time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return time.UnixMicro(f.now()).UTC()
-}
-
-// Advance moves the clock on; it never goes back.
-func (f *Fake) Advance(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.clock += max(d, 0).Microseconds()
-}
-
-func (f *Fake) now() int64 {
-	if f.options.Running {
-		return f.clock + time.Since(f.began).Microseconds()
-	}
-	return f.clock
-}
+// now is the time on the shop's clock, in microseconds.
+func (f *Fake) now() int64 { return f.Micros() }
 
 func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
 

@@ -30,13 +30,13 @@ type answer struct {
 // Answer is the object's look as the log keeps it, at the same moment as Look's.
 func (h *History) Answer(id string, l Look) *provider.Look {
 	m, there := h.at(id, l.Began-l.Lag+l.Answered)
-	out := &provider.Look{Date: time.UnixMicro(floor(l.Began+l.Elapsed, second)), Elapsed: time.Duration(l.Elapsed) * time.Microsecond,
+	out := &provider.Look{Raised: l.Raised, Date: time.UnixMicro(floor(l.Began+l.Elapsed, second)), Elapsed: time.Duration(l.Elapsed) * time.Microsecond,
 		Lag: time.Duration(l.Lag) * time.Microsecond, Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: id}}
 	if l.Settles {
 		out.Settles = &provider.Settlement{Before: time.UnixMicro(l.Began - l.Lag).UTC(), Who: "ada", Reason: "it was wrong"}
 	}
 	gone := !there || m.content == nil
-	stub := gone && there && h.Final
+	stub := gone && there && h.Final && !m.hidden
 	out.Body = text(answer{Unit: h.Unit, Own: h.Own && !gone, Integer: h.Integer, Still: h.Still, Stub: stub, Volatile: volatile, Version: m.own, Object: m.content})
 	return out
 }
@@ -68,8 +68,8 @@ func (Provider) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Obs
 }
 
 var (
-	_ provider.Reader      = Provider{}
-	_ provider.EventLister = Provider{}
+	_ provider.Reader       = Provider{}
+	_ provider.EventFetcher = Provider{}
 )
 
 // CompleteAPI needs nothing.
@@ -97,6 +97,11 @@ func (Provider) Answer(status int, header http.Header, body []byte) provider.Ver
 // ListEvents asks for /events, in microseconds.
 func (Provider) ListEvents(_ *provider.API, account string, since, until time.Time, cursor string) provider.Call {
 	return provider.Call{Account: account, Path: "/events", Query: url.Values{"since": {fmt.Sprint(since.UnixMicro())}, "until": {fmt.Sprint(until.UnixMicro())}, "cursor": {cursor}}}
+}
+
+// FetchEvent asks for /event/KEY.
+func (Provider) FetchEvent(_ *provider.API, account string, e *provider.Stored) (provider.Call, bool) {
+	return provider.Call{Account: account, Path: "/event/" + e.Key}, true
 }
 
 // page is a page of events as the simulated API answers it.

@@ -6,6 +6,7 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
@@ -42,6 +43,8 @@ type Options struct {
 	Partial int
 	// Deletes is the percentage of changes that delete the object.
 	Deletes int
+	// Hides is the percentage of changes after which the object cannot be found for a while, or for ever, and then is there again as it was; nobody tells it.
+	Hides int
 	// Final: deletes are for good; otherwise the id comes back with the next change. Timeless: they carry no time.
 	Final, Timeless bool
 	// Twins is the percentage of events that are told a second time under another key.
@@ -82,6 +85,7 @@ type moment struct {
 	from    int64
 	own     int64
 	content map[string]any // nil: not there
+	hidden  bool           // there, and not to be found
 }
 
 // Generate makes a history.
@@ -94,6 +98,7 @@ func Generate(c Chooser, o Options) *History {
 				break
 			}
 			l.change()
+			l.hide()
 		}
 	}
 	return h
@@ -129,6 +134,40 @@ func (h *History) Truth(id string) versioning.State {
 func (h *History) End(id string) int64 {
 	life := h.lives[id]
 	return life[len(life)-1].from
+}
+
+// Hide has an object not be found from one true time, behind its last change, to another; 0: for ever. It is there as it was all the while, and nobody tells of it.
+func (h *History) Hide(id string, from, to int64) {
+	life := h.lives[id]
+	there := life[len(life)-1]
+	life = append(life, moment{from: from, own: there.own, hidden: true})
+	if to > 0 {
+		there.from = to
+		life = append(life, there)
+	}
+	h.lives[id] = life
+}
+
+// Edit changes an object at a true time behind its last change, and nobody tells of it. Moved: so does its own version.
+func (h *History) Edit(id string, at int64, moved bool) {
+	m := h.lives[id][len(h.lives[id])-1]
+	if m.from = at; moved {
+		m.own = floor(at, h.Unit)
+	}
+	m.content = maps.Clone(m.content)
+	m.content["name"] = fmt.Sprintf("edited at %d", at)
+	if h.Own {
+		m.content["version"] = m.own
+	}
+	h.lives[id] = append(h.lives[id], m)
+}
+
+// Times are the true times at which an object became another, or was hidden or found again.
+func (h *History) Times(id string) (times []int64) {
+	for _, m := range h.lives[id] {
+		times = append(times, m.from)
+	}
+	return times
 }
 
 // state is a moment in the terms of the rule.

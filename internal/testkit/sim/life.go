@@ -39,6 +39,19 @@ func (l *life) change() {
 	l.tell(old, opening)
 }
 
+// hide lets the object not be found for a while, or for ever.
+func (l *life) hide() {
+	o := l.h.Options
+	if o.Hides == 0 || l.content == nil || !l.chance(o.Hides) {
+		return
+	}
+	from := l.now + 1 + int64(l.choose.IntN(int(o.Gap)))
+	if l.now = from + 1 + int64(l.choose.IntN(int(o.Gap))); l.choose.IntN(4) == 0 {
+		l.now, l.ended = 0, true
+	}
+	l.h.Hide(l.id, from, l.now)
+}
+
 // tick moves the object's own version; a Still one may stay, but a new object has the time of its birth.
 func (l *life) tick() {
 	switch o := l.h.Options; {

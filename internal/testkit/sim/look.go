@@ -16,6 +16,8 @@ type Look struct {
 	Answered int64
 	// Settles: a person has it win over all that was received before it began.
 	Settles bool
+	// Raised: it is ordered by when it began alone.
+	Raised bool
 }
 
 // Look asks for an object and puts the answer into the terms of the rule. The answer's Date is in whole seconds.
@@ -24,9 +26,9 @@ func (h *History) Look(id string, l Look) versioning.Input {
 	a := Answer{Date: floor(l.Began+l.Elapsed, second), Elapsed: l.Elapsed, Lag: l.Lag, Unit: h.Unit, State: versioning.NullState(true)}
 	if there {
 		a.State = h.state(m)
-		a.Stub = a.State.Deleted && h.Final // what was deleted for good is answered with a stub that says so
+		a.Stub = a.State.Deleted && h.Final && !m.hidden // what was deleted for good is answered with a stub that says so
 	}
-	if h.Own && !a.State.Deleted {
+	if h.Own && !a.State.Deleted && !l.Raised {
 		a.Own, a.Version, a.VersionUnit = true, m.own, h.Unit
 	}
 	if h.Integer {
@@ -37,7 +39,10 @@ func (h *History) Look(id string, l Look) versioning.Input {
 	if l.Settles {
 		in.Settles = l.Began - l.Lag
 	}
-	if h.Integer && a.State.Deleted {
+	switch {
+	case h.Integer && a.State.Deleted && l.Settles:
+		in.Version, in.Own = versioning.Version{At: -1}, true // below all numbers
+	case h.Integer && a.State.Deleted:
 		in.Partial = "not found, and a counter has no place for that"
 	}
 	return in
@@ -65,9 +70,9 @@ type Answer struct {
 func (a Answer) Input() versioning.Input {
 	lo := floor(a.Date-a.Elapsed-a.Lag, a.Unit)
 	in := versioning.Input{Look: true, Own: a.Own, State: a.State, Lo: lo, Hi: a.Date + second - 1}
-	in.Version = versioning.Version{Final: a.Stub, At: lo - a.Unit, Seen: lo, Rank: 1}
+	in.Version = versioning.Version{Final: a.Stub, At: lo - a.Unit, Seen: lo}
 	if a.Own {
-		in.Version.At, in.Version.Seen = a.Version, 0
+		in.Version.At, in.Version.Seen, in.Version.Rank = a.Version, 0, 1
 		if lo >= a.Version+a.VersionUnit {
 			in.Version.Seen = lo
 		}
@@ -79,6 +84,12 @@ func (a Answer) Input() versioning.Input {
 func (h *History) There(id string, t int64) bool {
 	m, there := h.at(id, t)
 	return there && m.content != nil
+}
+
+// State is what an object was at a true time, as whoever asks for it finds it.
+func (h *History) State(id string, t int64) versioning.State {
+	m, _ := h.at(id, t)
+	return h.state(m)
 }
 
 // at is what an object was at a true time; not there: before its first change.

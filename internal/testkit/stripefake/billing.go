@@ -5,9 +5,9 @@ import "slices"
 // A cancelled subscription stays and may still be edited, yet no list shows it that does not ask for it.
 var subscriptions = kind{
 	name: "subscription", plural: "subscriptions", prefix: "sub", opens: "customer.subscription.created",
-	filters: []string{"status", "customer", "collection_method"}, status: subscriptionStatus,
+	filters: []string{"status", "customer", "collection_method", "test_clock"}, status: subscriptionStatus,
 	statuses: []string{"active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing", "unpaid"},
-	usual:    map[string]string{"status": ""},
+	usual:    map[string]string{"status": "", "test_clock": "<nil>"},
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "subscription", "cancel_at_period_end": false, "canceled_at": nil, "cancellation_details": tree{"reason": nil, "comment": nil},

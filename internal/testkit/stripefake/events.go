@@ -55,7 +55,7 @@ func (f *Fake) Events() []Event {
 func (f *Fake) tell(o *object, kind string, before, after tree) {
 	f.made["evt"]++
 	now := f.now()
-	e := &event{account: o.account, object: o, kind: kind, place: len(o.account.events), at: now, listed: now, id: fmt.Sprintf("evt_1Fake%08d", f.made["evt"])}
+	e := &event{account: o.account, object: o, kind: kind, place: len(o.account.events), at: now, listed: now, id: fmt.Sprintf("evt_1%s%08d", f.options.Name, f.made["evt"])}
 	if late := f.options.Faults.Late.Microseconds(); late > 0 {
 		e.listed += int64(f.choose.IntN(int(late) + 1))
 	}

@@ -3,31 +3,33 @@ package stripefake
 import (
 	"net/http"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Fault is something that goes wrong with one request.
-type Fault int
+type Fault = fakeapi.Fault
 
 // What can go wrong with a request. After Dropped, Cut and Hung the work was done and the answer is lost.
 const (
 	// Fine: nothing goes wrong.
-	Fine Fault = iota
+	Fine = fakeapi.Fine
 	// Limited: 429 with the reason in a header and no Retry-After.
-	Limited
+	Limited = fakeapi.Limited
 	// Locked: 429 because another request holds the object's lock; no header.
-	Locked
+	Locked = fakeapi.Locked
 	// Broken: 500 in Stripe's shape; Garbled: 502 in nobody's.
-	Broken
-	Garbled
+	Broken  = fakeapi.Broken
+	Garbled = fakeapi.Garbled
 	// Dropped: the connection ends without an answer; Cut: in the middle of it.
-	Dropped
-	Cut
+	Dropped = fakeapi.Dropped
+	Cut     = fakeapi.Cut
 	// Hung: no answer until the client gives up.
-	Hung
+	Hung = fakeapi.Hung
 	// Slow: the answer takes SlowFor.
-	Slow
+	Slow = fakeapi.Slow
 	// Expired: a list's cursor is no longer known; other requests are fine.
-	Expired
+	Expired = fakeapi.Expired
 )
 
 // Faults say what goes wrong. Percentages are of the requests.
@@ -56,44 +58,13 @@ func (f *Fake) SetFaults(faults Faults) {
 	f.options.Faults = faults
 }
 
-// Script says what goes wrong with the next requests, one by one, before chance decides again.
-func (f *Fake) Script(faults ...Fault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.script = append(f.script, faults...)
-}
-
-// Met is how often each fault happened.
-func (f *Fake) Met(fault Fault) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.met[fault]
-}
-
 // fault is what goes wrong with the present request.
-func (f *Fake) fault(one *Request) Fault {
-	fault := Limited
-	if one.limited == "" {
-		fault = f.next()
-	}
-	f.met[fault]++
-	return fault
-}
-
-func (f *Fake) next() Fault {
-	if len(f.script) > 0 {
-		fault := f.script[0]
-		f.script = f.script[1:]
-		return fault
-	}
+func (f *Fake) fault(r *http.Request, one *Request) Fault {
 	o := f.options.Faults
-	n := f.luck.IntN(100)
-	for i, percent := range []int{o.Limited, o.Locked, o.Broken, o.Garbled, o.Dropped, o.Cut, o.Hung, o.Slow, o.Expired} {
-		if n -= percent; n < 0 {
-			return Limited + Fault(i)
-		}
+	if one.limited != "" {
+		return f.Note(r, Limited)
 	}
-	return Fine
+	return f.Meet(r, fakeapi.Odds{Limited: o.Limited, Locked: o.Locked, Broken: o.Broken, Garbled: o.Garbled, Dropped: o.Dropped, Cut: o.Cut, Hung: o.Hung, Slow: o.Slow, Expired: o.Expired})
 }
 
 // failed is the answer to a request that is not even looked at.
@@ -101,7 +72,7 @@ func (f *Fake) failed(fault Fault, reason string) (a answer, failed bool) {
 	switch fault {
 	case Limited:
 		if reason == "" {
-			reason = [...]string{"global-rate", "endpoint-rate", "global-concurrency", "endpoint-concurrency", "resource-specific"}[f.luck.IntN(5)]
+			reason = [...]string{"global-rate", "endpoint-rate", "global-concurrency", "endpoint-concurrency", "resource-specific"}[f.Luck(5)]
 		}
 		limit := failure{status: http.StatusTooManyRequests, reason: reason, Code: "rate_limit", Message: "Request rate limit exceeded."}
 		return limit.answer(), true
@@ -117,22 +88,12 @@ func (f *Fake) failed(fault Fault, reason string) (a answer, failed bool) {
 	return answer{}, false
 }
 
-func (f *Fake) slowness() time.Duration {
+// slowness is how long a slow answer takes, and how far its Date may be off.
+func (f *Fake) slowness() (slow, skew time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if d := f.options.Faults.SlowFor; d > 0 {
-		return d
+	if slow = f.options.Faults.SlowFor; slow == 0 {
+		slow = 50 * time.Millisecond
 	}
-	return 50 * time.Millisecond
-}
-
-// date puts the answer's time into the header.
-func (f *Fake) date(h http.Header) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	at := f.now()
-	if skew := f.options.Faults.Skew.Microseconds(); skew > 0 {
-		at += f.luck.Int64N(2*skew+1) - skew
-	}
-	h.Set("Date", time.UnixMicro(at).UTC().Format(http.TimeFormat))
+	return slow, f.options.Faults.Skew
 }

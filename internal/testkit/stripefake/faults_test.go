@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -306,6 +307,27 @@ func TestRevokedAndBlind(t *testing.T) {
 				t.Errorf("%+v: the lists show %v", k.faults, got)
 			}
 		}
+	}
+}
+
+// What is hidden is neither found nor listed, and everything else is.
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{})
+	id, other := f.Create("", "customer", nil), f.Create("", "customer", nil)
+	c := connect(t, f)
+	f.Advance(time.Minute)
+	for _, hidden := range []bool{false, true, true, false, true, false} {
+		f.Hide("", id, hidden)
+		want, listed := http.StatusOK, []string{other, id}
+		if hidden {
+			want, listed = http.StatusNotFound, listed[:1]
+		}
+		status, _, _, err := c.ask("/v1/customers/"+id, nil)
+		if got := ids(c.get("/v1/customers", nil)); err != nil || status != want || !slices.Equal(got, listed) {
+			t.Errorf("hidden %t: %d (%v), listed %q", hidden, status, err, got)
+		}
+		f.Advance(time.Minute)
 	}
 }
 

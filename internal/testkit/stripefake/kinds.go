@@ -19,8 +19,17 @@ type kind struct {
 	statuses []string
 	status   func(asked, status string) bool
 	usual    map[string]string
-	birth    func(m *maker) tree
-	changes  []change
+	// below is the plural of the kind that it lies below, and owner the field that names which; expanded: its owner's list shows it only where that is asked for. must is the filter that its list
+	// cannot do without.
+	below, owner string
+	expanded     bool
+	// direct: it is also read by a path of its own.
+	direct bool
+	must   string
+	// modeless and undated objects do not tell their mode, or when they were created.
+	modeless, undated bool
+	birth             func(m *maker) tree
+	changes           []change
 }
 
 // change is something that can happen to an object.
@@ -39,10 +48,12 @@ type change struct {
 type maker struct {
 	choose Chooser
 	id     string
-	now    int64 // seconds
-	ref    func(kind string) string
-	live   bool
-	still  bool // the own version stays
+	// account is the id of the account.
+	account string
+	now     int64 // seconds
+	ref     func(kind string) string
+	live    bool
+	still   bool // the own version stays
 }
 
 func (m *maker) one(values ...any) any { return values[m.choose.IntN(len(values))] }
@@ -50,16 +61,20 @@ func (m *maker) one(values ...any) any { return values[m.choose.IntN(len(values)
 // kinds are the types of the account, in the order in which Truth lists them.
 var kinds = []*kind{&customers, &products, &prices, &subscriptions, &invoices, &charges, &thinAccounts}
 
+// allKinds are those, and the rare ones.
+func allKinds() []*kind { return slices.Concat(kinds, rare) }
+
 func kindNamed(name string) *kind {
-	i := slices.IndexFunc(kinds, func(k *kind) bool { return k.name == name })
-	if i < 0 {
-		panic("stripefake: there are no objects of type " + name)
+	for _, k := range allKinds() {
+		if k.name == name {
+			return k
+		}
 	}
-	return kinds[i]
+	panic("stripefake: there are no objects of type " + name)
 }
 
 var customers = kind{
-	name: "customer", plural: "customers", prefix: "cus", opens: "customer.created", stub: true, filters: []string{"email"},
+	name: "customer", plural: "customers", prefix: "cus", opens: "customer.created", stub: true, filters: []string{"email", "test_clock"}, usual: noClock,
 	birth: func(m *maker) tree {
 		return tree{
 			"object": "customer", "address": tree{"city": "Leeds", "country": "GB", "line1": "14 Aire Wharf", "line2": nil}, "balance": 0,
@@ -82,6 +97,9 @@ var customers = kind{
 		{events: on("customer.deleted"), weight: 1},
 	},
 }
+
+// noClock: what has a test clock is not listed but where it is asked for.
+var noClock = map[string]string{"test_clock": "<nil>"}
 
 var emails = list("ada@postern.example", "bo@postern.example", "cy@postern.example")
 

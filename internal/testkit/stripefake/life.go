@@ -1,6 +1,7 @@
 package stripefake
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -20,7 +21,7 @@ func (f *Fake) Live(n int) {
 func (f *Fake) Step() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.clock += 1 + int64(f.choose.IntN(int(f.options.Gap.Microseconds())))
+	f.Advance(time.Duration(1+f.choose.IntN(int(f.options.Gap.Microseconds()))) * time.Microsecond)
 	if o := f.last; o != nil && !o.gone() && f.chance(f.options.Burst) {
 		f.happen(o)
 		return
@@ -63,7 +64,13 @@ func (f *Fake) create(a *account, k *kind, fields map[string]any) *object {
 	o := &object{kind: k, id: f.name(a, k), created: now / second}
 	m := f.maker(a, o)
 	body := k.birth(m)
-	body["id"], body["created"], body["livemode"] = o.id, o.created, f.options.Live
+	body["id"] = o.id
+	if !k.undated {
+		body["created"] = o.created
+	}
+	if !k.modeless {
+		body["livemode"] = f.options.Live
+	}
 	if k.thin {
 		body["created"] = thinTime(now)
 	}
@@ -79,9 +86,12 @@ func (f *Fake) create(a *account, k *kind, fields map[string]any) *object {
 
 // name is the id of a new object. Stripe makes most ids; those that users choose may be ones that were deleted.
 func (f *Fake) name(a *account, k *kind) string {
+	if k == &accounts {
+		return cmp.Or(a.id, Own)
+	}
 	if !k.chosen {
 		f.made[k.prefix]++
-		return fmt.Sprintf("%s_Fake%06d", k.prefix, f.made[k.prefix])
+		return fmt.Sprintf("%s_%s%06d", k.prefix, f.options.Name, f.made[k.prefix])
 	}
 	if f.chance(f.options.Reborn) {
 		for _, o := range a.kinds[k.plural] {
@@ -95,7 +105,7 @@ func (f *Fake) name(a *account, k *kind) string {
 }
 
 func (f *Fake) maker(a *account, o *object) *maker {
-	return &maker{choose: f.choose, id: o.id, now: f.now() / second, live: f.options.Live, ref: func(name string) string {
+	return &maker{choose: f.choose, id: o.id, account: cmp.Or(a.id, Own), now: f.now() / second, live: f.options.Live, ref: func(name string) string {
 		var ids []string
 		for _, o := range a.alive {
 			if o.kind.name == name {
@@ -153,11 +163,27 @@ func (f *Fake) Set(account, id string, fields map[string]any) {
 	}})
 }
 
+// Hide has the API not find an object from now on, as for a key that may not see it, or find it again. Nothing tells it, and the object lives on.
+func (f *Fake) Hide(account, id string, hidden bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.must(account, id); o.found(f.now()) == hidden {
+		o.hidden = append(o.hidden, f.now())
+	}
+}
+
 // SetQuietly changes fields of an object, and no event tells it.
 func (f *Fake) SetQuietly(account, id string, fields map[string]any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.change(f.must(account, id), change{do: func(_ *maker, t tree) { set(t, fields) }})
+}
+
+// Vanish deletes an object, and no event tells it, as where the data of test mode are deleted.
+func (f *Fake) Vanish(account, id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.change(f.must(account, id), change{})
 }
 
 func set(t tree, fields map[string]any) {

@@ -1,6 +1,7 @@
 package stripefake
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -127,7 +128,16 @@ var paging = []string{"created", "created[", "limit", "starting_after", "ending_
 
 // list answers a page of objects as they were at the call's time.
 func (c *call) list(k *kind) ([]byte, *failure) {
-	if fail := c.only(append(paging, k.filters...)...); fail != nil {
+	asked, fail := c.filter(k)
+	if fail != nil {
+		return nil, fail
+	}
+	return c.listWith(k, asked)
+}
+
+// listWith answers a page of the objects whose fields are as told.
+func (c *call) listWith(k *kind, asked map[string]string) ([]byte, *failure) {
+	if fail := c.only(slices.Concat(paging, k.filters, []string{"expand["})...); fail != nil {
 		return nil, fail
 	}
 	c.lag(c.fake.options.Faults.ListLag)
@@ -151,16 +161,15 @@ func (c *call) list(k *kind) ([]byte, *failure) {
 	if fail != nil {
 		return nil, fail
 	}
-	asked, fail := c.filter(k)
-	if fail != nil {
-		return nil, fail
-	}
-	items, _, more := pick(first, end, limit, backward, func(i int) []byte { return c.rendered(c.listed(all[i], asked)) })
+	items, _, more := pick(first, end, limit, backward, func(i int) []byte { return c.nested(k, c.rendered(c.listed(all[i], asked))) })
 	return page("/v1/"+k.plural, items, more), nil
 }
 
 // filter is what the fields of a kind must be.
 func (c *call) filter(k *kind) (map[string]string, *failure) {
+	if k.must != "" && !c.query.Has(k.must) {
+		return nil, badParameter(k.must, "Missing required param: "+k.must+".")
+	}
 	asked := maps.Clone(k.usual)
 	if asked == nil {
 		asked = map[string]string{}
@@ -178,15 +187,21 @@ func (c *call) filter(k *kind) (map[string]string, *failure) {
 
 // listed is the object's body at the call's time, nil where the list does not show it.
 func (c *call) listed(o *object, asked map[string]string) []byte {
-	if c.now < o.revisions[0].at { // one of the same id may have been there before; it has its own place
+	if c.now < o.revisions[0].at || !o.found(c.now) { // one of the same id may have been there before; it has its own place
 		return nil
 	}
 	r, _ := o.at(c.now)
 	if r.body == nil || len(asked) == 0 {
 		return r.body
 	}
-	t := parse(r.body)
+	var t tree
 	for name := range maps.Keys(asked) {
+		if asked[name] == "<nil>" && !bytes.Contains(r.body, []byte(`"`+name+`":"`)) {
+			continue
+		}
+		if t == nil {
+			t = parse(r.body)
+		}
 		is := fmt.Sprint(t[name])
 		if name == "status" && o.kind.status != nil {
 			if !o.kind.status(asked[name], is) {

@@ -2,8 +2,8 @@ package stripefake
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -46,7 +46,7 @@ func (f *Fake) take(r *http.Request) (answer, Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	one := f.count(r)
-	fault := f.fault(one)
+	fault := f.fault(r, one)
 	a := f.respond(r, one, fault)
 	one.Status = a.status
 	return a, fault
@@ -81,46 +81,15 @@ func (f *Fake) respond(r *http.Request, one *Request, fault Fault) answer {
 
 // write sends the answer, as far as the fault lets it.
 func (f *Fake) write(w http.ResponseWriter, r *http.Request, a answer, fault Fault) {
-	switch fault {
-	case Dropped:
-		panic(http.ErrAbortHandler)
-	case Hung:
-		select {
-		case <-r.Context().Done():
-		case <-f.closing:
-		}
-		panic(http.ErrAbortHandler)
-	case Slow:
-		timer := time.NewTimer(f.slowness())
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		case <-f.closing:
-		}
-	}
-	h := w.Header()
-	for name, values := range a.header {
-		h[name] = values
-	}
-	f.date(h)
-	if h.Get("Content-Type") == "" {
-		h.Set("Content-Type", "application/json")
-	}
-	h.Set("Content-Length", fmt.Sprint(len(a.body)))
-	w.WriteHeader(a.status)
-	if fault == Cut {
-		_, _ = w.Write(a.body[:len(a.body)/2])
-		panic(http.ErrAbortHandler)
-	}
-	_, _ = w.Write(a.body)
+	slow, skew := f.slowness()
+	h := http.Header{"Content-Type": {"application/json"}, "Date": {f.Date(skew)}}
+	maps.Copy(h, a.header)
+	f.Send(w, r, fault, slow, a.status, h, a.body)
 }
 
 // lag lets the answer be up to so old.
 func (c *call) lag(longest time.Duration) {
-	if most := longest.Microseconds(); most > 0 {
-		c.now -= c.fake.luck.Int64N(most + 1)
-	}
+	c.now -= c.fake.UpTo(longest)
 }
 
 // key is the key of a request: a bearer token, or the user of a basic authorization.
@@ -178,33 +147,37 @@ func (c *call) route(path []string, r *http.Request) ([]byte, *failure) {
 	switch {
 	case path[0] == "v2" && path[1] == "core":
 		return c.second(path[2:], unknown)
-	case path[0] != "v1" || len(path) > 3:
+	case path[0] != "v1":
 		return nil, unknown
 	}
 	if fail := c.may(path[1]); fail != nil {
 		return nil, fail
 	}
-	k := kindListed(path[1], false)
+	k, rest := kindAt(path[1:])
 	switch {
 	case path[1] == "account" && len(path) == 2:
-		return c.control(tree{"id": cmp.Or(c.account.id, Own), "object": "account", "charges_enabled": true, "country": "GB", "default_currency": "gbp"})
+		return c.itself()
+	case path[1] == "accounts" && len(path) > 2:
+		return c.ofAccount(path[2:], unknown)
 	case path[1] == "balance" && len(path) == 2:
 		return c.control(tree{"object": "balance", "available": []any{}, "pending": []any{}, "livemode": c.fake.options.Live})
 	case path[1] == "events" && len(path) == 2:
 		return c.listEvents()
-	case path[1] == "events":
+	case path[1] == "events" && len(path) == 3:
 		return c.getEvent(path[2], false)
 	case k == nil:
 		return nil, unknown
-	case len(path) == 2:
+	case len(rest) == 0:
 		return c.list(k)
+	case len(rest) == 1:
+		return c.get(k, rest[0])
 	}
-	return c.get(k, path[2])
+	return c.below(k.plural, rest[0], rest[1:], unknown)
 }
 
 // kindListed is the kind of a plural, nil where there is none; the second API has its own.
 func kindListed(plural string, thin bool) *kind {
-	for _, k := range kinds {
+	for _, k := range allKinds() {
 		if k.plural == plural && k.thin == thin {
 			return k
 		}
@@ -249,12 +222,12 @@ func (c *call) get(k *kind, id string) ([]byte, *failure) {
 		return nil, missing(k, id)
 	}
 	switch r, there := o.at(c.now); {
-	case !there || r.body == nil && !k.stub:
+	case !there || r.body == nil && !k.stub || !o.found(c.now):
 		return nil, missing(k, id)
 	case r.body == nil:
 		return text(tree{"id": id, "object": k.name, "deleted": true}), nil
 	default:
-		return c.rendered(c.asked(k, r.body)), nil
+		return c.nested(k, c.rendered(c.asked(k, r.body))), nil
 	}
 }
 

@@ -31,6 +31,8 @@ type object struct {
 	revisions []revision
 	// before had the same id and was deleted.
 	before *object
+	// hidden are the times at which the object was hidden, and found again, one after the other.
+	hidden []int64
 	// filling writes the first body of an object that was made in bulk, nil for others.
 	filling *template
 }
@@ -45,9 +47,7 @@ type revision struct {
 func (o *object) at(t int64) (revision, bool) {
 	for i, r := range slices.Backward(o.revisions) {
 		if r.at <= t {
-			if i == 0 && o.filling != nil {
-				r.body = o.filling.body(o)
-			}
+			r.body = o.bodyOf(i)
 			return r, true
 		}
 	}
@@ -55,6 +55,23 @@ func (o *object) at(t int64) (revision, bool) {
 		return o.before.at(t)
 	}
 	return revision{}, false
+}
+
+// bodyOf is the body of a revision.
+func (o *object) bodyOf(i int) []byte {
+	if i == 0 && o.filling != nil {
+		return o.filling.body(o)
+	}
+	return o.revisions[i].body
+}
+
+// found says whether the API finds an object at a time that is there.
+func (o *object) found(t int64) bool {
+	n := 0
+	for n < len(o.hidden) && o.hidden[n] <= t {
+		n++
+	}
+	return n%2 == 0
 }
 
 func (o *object) body() []byte {
@@ -111,7 +128,7 @@ func (f *Fake) Truth() []Object {
 	defer f.mu.Unlock()
 	var all []Object
 	for _, a := range f.accounts {
-		for _, k := range kinds {
+		for _, k := range allKinds() {
 			for _, o := range a.kinds[k.plural] {
 				if a.objects[o.id] == o { // not one whose id was given again
 					all = append(all, o.truth(f.now()))
@@ -131,6 +148,23 @@ func (f *Fake) At(account, id string, at time.Time) (Object, bool) {
 		return Object{}, false
 	}
 	return o.truth(at.UnixMicro()), true
+}
+
+// History is all that an object ever was, oldest first, its lives before it was deleted and made again included.
+func (f *Fake) History(account, id string) []Object {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []Object
+	for o := f.must(account, id); o != nil; o = o.before {
+		for i, r := range slices.Backward(o.revisions) {
+			all = append(all, Object{Account: o.account.id, Type: o.kind.name, ID: o.id, Body: o.bodyOf(i), Changed: time.UnixMicro(r.at).UTC()})
+		}
+	}
+	slices.Reverse(all)
+	for i := range all {
+		all[i].Changes = i + 1
+	}
+	return all
 }
 
 func (o *object) truth(t int64) Object {

@@ -11,10 +11,11 @@ package stripefake
 
 import (
 	"math/rand/v2"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Chooser makes every choice of a life and of its deliveries: a seeded *rand.Rand, or a property test's generator. It is called by
@@ -39,6 +40,8 @@ type Options struct {
 	Choose Chooser
 	// Seed chooses which requests meet a fault, and all else where there is no Chooser.
 	Seed uint64
+	// Name is part of all ids that Stripe makes, so that two accounts of different names share none; empty: "Fake".
+	Name string
 	// Start is what the clock shows first; zero: 2026-01-01.
 	Start time.Time
 	// Running: the clock also moves with real time, so one seed no longer makes one life.
@@ -75,23 +78,15 @@ type Options struct {
 
 // Fake is the account and its server.
 type Fake struct {
-	// URL is the server's, without a slash at the end.
-	URL string
-
-	closing chan struct{}
-	began   time.Time // real
+	fakeapi.Base
 
 	mu       sync.Mutex
 	options  Options
 	choose   Chooser
-	luck     *rand.Rand // of requests, whose order no chooser should depend on
-	clock    int64      // microseconds
 	accounts []*account
 	last     *object // what the last step concerned
 	made     map[string]int
 	queue    []attempt
-	script   []Fault
-	met      map[Fault]int
 	requests []*Request
 	links    int // how often links were rendered anew
 	inFlight int
@@ -101,10 +96,7 @@ type Fake struct {
 // New starts a Fake; it ends with the test.
 func New(t testing.TB, o Options) *Fake {
 	t.Helper()
-	f := &Fake{
-		options: o, began: time.Now(), closing: make(chan struct{}), made: map[string]int{}, met: map[Fault]int{},
-		luck: rand.New(rand.NewPCG(o.Seed, 2)), choose: o.Choose,
-	}
+	f := &Fake{options: o, made: map[string]int{}, choose: o.Choose}
 	if f.choose == nil {
 		f.choose = rand.New(rand.NewPCG(o.Seed, 1))
 	}
@@ -112,12 +104,7 @@ func New(t testing.TB, o Options) *Fake {
 	for _, id := range append([]string{""}, o.Accounts...) {
 		f.accounts = append(f.accounts, &account{id: id, objects: map[string]*object{}, kinds: map[string][]*object{}, named: map[string]*event{}, made: map[string]int{}})
 	}
-	server := httptest.NewServer(f)
-	f.URL = server.URL
-	t.Cleanup(func() {
-		close(f.closing) // first, for Close waits for answers that hang
-		server.Close()
-	})
+	f.Start(t, f, o.Seed, f.options.Start, o.Running)
 	return f
 }
 
@@ -126,6 +113,9 @@ func (f *Fake) fill() {
 	o := &f.options
 	if o.Start.IsZero() {
 		o.Start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+	}
+	if o.Name == "" {
+		o.Name = "Fake"
 	}
 	if o.Objects == 0 {
 		o.Objects = 20
@@ -136,29 +126,10 @@ func (f *Fake) fill() {
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond
 	}
-	f.clock = o.Start.UnixMicro()
 }
 
-// Now is the time on the account's clock.
-func (f *Fake) Now() time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return time.UnixMicro(f.now()).UTC()
-}
-
-// Advance moves the clock on; it never goes back.
-func (f *Fake) Advance(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.clock += max(d, 0).Microseconds()
-}
-
-func (f *Fake) now() int64 {
-	if f.options.Running {
-		return f.clock + time.Since(f.began).Microseconds()
-	}
-	return f.clock
-}
+// now is the time on the account's clock, in microseconds.
+func (f *Fake) now() int64 { return f.Micros() }
 
 func (f *Fake) chance(percent int) bool { return percent > 0 && f.choose.IntN(100) < percent }
 

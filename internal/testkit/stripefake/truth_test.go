@@ -3,6 +3,7 @@ package stripefake_test
 import (
 	"maps"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,6 +122,43 @@ func TestStory(t *testing.T) {
 	}
 	if _, there := f.At("acct_1", id, before.Add(-time.Hour)); there {
 		t.Error("the customer was there before its birth")
+	}
+}
+
+// What an object ever was is told from its first birth on, also what no event told.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	f := stripefake.New(t, stripefake.Options{Reborn: 100, Name: "Other"})
+	id := f.Create("", "product", map[string]any{"name": "Team"})
+	f.Set("", id, map[string]any{"name": "Solo"})
+	f.Advance(time.Second)
+	gone := f.Now()
+	f.Vanish("", id)
+	f.Advance(time.Second)
+	if again := f.Create("", "product", map[string]any{"name": "Again"}); again != id {
+		t.Fatalf("%s came back as %s", id, again)
+	}
+	var got []string
+	for i, o := range f.History("", id) {
+		name := "gone at " + o.Changed.Sub(gone).String()
+		if !o.Deleted() {
+			name = tree(t, o.Body)["name"].(string)
+		}
+		got = append(got, name)
+		if o.Changes != i+1 {
+			t.Errorf("%s has changed %d times", name, o.Changes)
+		}
+	}
+	if diff := cmp.Diff(got, []string{"Team", "Solo", "gone at 0s", "Again"}); diff != "" {
+		t.Errorf("it was:\n%s", diff)
+	}
+	for _, e := range f.Events() {
+		if !strings.HasPrefix(e.ID, "evt_1Other") || e.Type == "product.deleted" {
+			t.Errorf("there is an event %s, %s", e.ID, e.Type)
+		}
+	}
+	if id := f.Create("", "customer", nil); id != "cus_Other000001" {
+		t.Errorf("a customer is called %s", id)
 	}
 }
 

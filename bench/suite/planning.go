@@ -1,0 +1,161 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// The ledgers that effects are planned in.
+const (
+	EmptyLedger = "empty"
+	FullLedger  = "planned"
+)
+
+const (
+	// planBatch is how many changes one transaction plans effects of, two of each; planBatches how many such transactions there are in a round, in each ledger; planWarm how many more come before the first round.
+	planBatch   = 100
+	planBatches = 100
+	planWarm    = 30
+)
+
+// planner plans effects in a ledger.
+type planner struct {
+	database string
+	pool     *pgxpool.Pool
+	rules    *effects.Rules
+	events   int64
+}
+
+// Planning measures how long planning takes in a transaction, in an empty ledger and in one with so many planned effects, in turn.
+func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
+	_, rules, err := rulesOf(effectRules("postgres://x/y", "nats://x", "http://127.0.0.1:1", "http://127.0.0.1:1"))
+	if err != nil {
+		return nil, err
+	}
+	ledgers := map[string]*planner{}
+	for target, n := range map[string]int{EmptyLedger: 0, FullLedger: planned} {
+		database, err := s.ledger(ctx, "price", "dead", n)
+		if database != "" {
+			defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), database)) }()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", row, err)
+		}
+		ledgers[target] = &planner{database: database, rules: rules, events: 10_000_000}
+	}
+	if err := s.m.Settle(ctx); err != nil {
+		return nil, err
+	}
+	for round := range rounds {
+		found, err := s.planRound(ctx, ledgers, round)
+		if err != nil {
+			return samples, fmt.Errorf("%s: %w", row, err)
+		}
+		for _, sample := range found {
+			sample.Row, sample.Round = row, round
+			samples = append(samples, sample)
+			s.log.Info(row, "target", sample.Target, "round", round+1, "of", rounds, "p50", sample.P50, "p99", sample.P99, "more", sample.More)
+		}
+	}
+	return samples, nil
+}
+
+// planRound plans some transactions in each ledger, in turn.
+func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, round int) (samples []Sample, err error) {
+	targets := []string{EmptyLedger, FullLedger}
+	took, scans := map[string][]float64{}, map[string]float64{}
+	for _, target := range targets {
+		p := ledgers[target]
+		if scans[target], err = s.scans(ctx, p.database); err != nil {
+			return nil, err
+		}
+		if p.pool, err = s.processorPool(ctx, p.database); err != nil {
+			return nil, err
+		}
+		defer p.pool.Close()
+	}
+	for n := -planWarm; n < planBatches; n++ {
+		for i := range targets {
+			target := targets[(i+n+planWarm+round)%len(targets)]
+			ms, err := ledgers[target].plan(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if n >= 0 {
+				took[target] = append(took[target], ms)
+			}
+		}
+	}
+	for _, target := range targets {
+		p := ledgers[target]
+		p.pool.Close() // a session tells its counters at its end
+		after, err := s.scans(ctx, p.database)
+		if err != nil {
+			return nil, err
+		}
+		sample := Sample{Target: target, Events: planBatches * planBatch * 2}
+		sample.quantiles(took[target])
+		for _, ms := range took[target] {
+			sample.Seconds += ms / 1000
+		}
+		sample.Rate = float64(sample.Events) / sample.Seconds
+		sample.more("sequential_scans", after-scans[target])
+		samples = append(samples, sample)
+	}
+	return samples, nil
+}
+
+// plan plans what follows from a batch of changes, of which each tenth is about an object of before, and says how many milliseconds that took within its transaction.
+func (p *planner) plan(ctx context.Context) (ms float64, err error) {
+	var all []effects.Intent
+	for range planBatch {
+		p.events++
+		object := p.events
+		if p.events%10 == 0 {
+			object = p.events % 1000 // in the full ledger something is to be superseded there
+		}
+		all = append(all, p.rules.Intents(&effects.Transition{Source: "shop", Number: 1, Type: "customer", ID: fmt.Sprint("cus_old", object),
+			New: fmt.Appendf(nil, `{"id": "cus_old%d", "object": "customer", "balance": %d}`, object, p.events), Event: effects.Event{ID: p.events, Key: fmt.Sprint("evt_", p.events)}})...)
+	}
+	err = postgres.InTx(ctx, p.pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
+		began := time.Now()
+		n, err := effects.Plan(ctx, tx, 0, all)
+		ms = float64(time.Since(began).Microseconds()) / 1000
+		if err == nil && n.New != 2*planBatch {
+			err = fmt.Errorf("%d of %d effects were planned", n.New, 2*planBatch)
+		}
+		return err
+	})
+	return ms, err
+}
+
+// quantiles puts latencies in milliseconds into a sample.
+func (s *Sample) quantiles(ms []float64) {
+	sorted := slices.Sorted(slices.Values(ms))
+	at := func(share float64) float64 { return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))] }
+	s.P50, s.P99, s.P999, s.Max = at(0.5), at(0.99), at(0.999), sorted[len(sorted)-1]
+}
+
+const scansSQL = `SELECT coalesce(sum(seq_scan), 0)::float8 FROM pg_stat_user_tables WHERE relname = 'effects'`
+
+// scans is how often the ledger was read from its beginning to its end.
+func (s *Suite) scans(ctx context.Context, database string) (n float64, err error) {
+	conn, err := s.m.Connect(ctx, database)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if err := alone(ctx, conn); err != nil {
+		return 0, err
+	}
+	return n, conn.QueryRow(ctx, scansSQL).Scan(&n)
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/audit"
+)
+
+func newAuditCommand(c *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "audit", Short: "Who changed what, when and why", RunE: group, Args: cobra.ArbitraryArgs}
+	cmd.AddCommand(lister[audit.Entry]{
+		what:    "changes that persons made, by commands and over HTTP, the newest first",
+		example: "  postern audit list --since 7d --what runs\n  postern audit list --who deploy -o json",
+		params:  admin.AuditParams,
+		query:   admin.Audit,
+		columns: []column[audit.Entry]{
+			{"AT", func(e audit.Entry) string { return e.At.String() }},
+			{"WHO", func(e audit.Entry) string { return e.Who }},
+			{"VIA", func(e audit.Entry) string { return string(e.Via) }},
+			{"FROM", func(e audit.Entry) string { return e.Address }},
+			{"LOGIN", func(e audit.Entry) string { return e.DatabaseUser }},
+			{"ACTION", func(e audit.Entry) string { return e.Action }},
+			{"TARGET", func(e audit.Entry) string { return e.Target }},
+			{"RUN", runOf},
+			{"REASON", func(e audit.Entry) string { return e.Reason }},
+		},
+		none: "Nothing was changed by a person.",
+	}.command(c))
+	return cmd
+}
+
+func runOf(e audit.Entry) string {
+	if e.Run == 0 {
+		return ""
+	}
+	return strconv.FormatInt(e.Run, 10)
+}

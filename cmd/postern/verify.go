@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/verify"
+)
+
+// verifying are the flags of `postern verify`.
+type verifying struct {
+	sample     int64
+	most       int
+	wait       time.Duration
+	signatures bool
+	spools     []string
+}
+
+func newVerifyCommand(c *cli) *cobra.Command {
+	v := verifying{}
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare all that is stored with what must hold of it",
+		Long: `Compare, in one view of the database and beside everything that runs, what is stored with what must hold of it: each key has its event, or retention has dropped
+its day; each event has its key, and its outcome or somebody who still works on it; bodies are what their fingerprints say; each object is what its base and
+its events make of it, deleted ones included; no effect was planned twice, or left where nobody goes on with it. It writes nothing. What is under way is told with its age, and is a violation only beyond --wait.
+
+Violations are named, --most of each kind, with what mends them, and make the exit status 1. How events are read is taken from --config FILE, as processors have it; of sources that are not in
+it, only keys, events and outcomes are compared, which is told. With --signatures the secrets must be in it too.
+
+With --spool DIR, as often as there are folders, the deliveries that a gateway's spool on this machine holds are looked for in the log: those that are not there yet wait, and are a
+violation beyond --wait; what is damaged, and what was set apart and is not in the log, is one at once. The folder is only read, and its gateway may run meanwhile.
+
+The view is held until the end: meanwhile PostgreSQL cannot clean up rows that were replaced, and retention waits with the drop of a day.`,
+		Example: `  postern verify
+  postern verify --sample 10000 -o json
+  postern verify --signatures --config /etc/postern/gateway.yaml
+  postern verify --spool /var/lib/postern/spool`,
+		Args: wantArgs(),
+	}
+	cmd.Flags().Int64Var(&v.sample, "sample", 0, "compare about so many objects and bodies, chosen at random (default all)")
+	cmd.Flags().IntVar(&v.most, "most", verify.DefaultMost, "name so many violations of a kind; all are counted")
+	cmd.Flags().DurationVar(&v.wait, "wait", verify.DefaultWait, "how long something may wait; 0s: for ever")
+	cmd.Flags().BoolVar(&v.signatures, "signatures", false, "prove stored deliveries again, as of their receipt")
+	cmd.Flags().StringArrayVar(&v.spools, "spool", nil, "`folder` of a gateway's spool on this machine, to be looked at too; may be given several times")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if v.sample < 0 || v.most < 0 || v.wait < 0 {
+			return usagef("--sample, --most and --wait are 0 or more")
+		}
+		return v.run(cmd, c)
+	}
+	return cmd
+}
+
+func (v *verifying) run(cmd *cobra.Command, c *cli) error {
+	ctx, errs := cmd.Context(), cmd.ErrOrStderr()
+	pool, err := c.connectAs(ctx, errs, operatorRole, verify.Connections)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	o, err := v.options(ctx, c, pool)
+	if err != nil {
+		return err
+	}
+	tell, end := verifyProgress(errs)
+	o.Progress = tell
+	r, err := verify.Verify(ctx, o)
+	if end(); err != nil {
+		return err
+	}
+	return tellVerified(cmd.OutOrStdout(), c, r)
+}
+
+func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool) (o verify.Options, err error) {
+	load := config.LoadSources
+	if v.signatures {
+		load = config.LoadDev
+	}
+	endpoints, err := c.endpoints(load)
+	if err != nil && (v.signatures || !errors.Is(err, errNoSources)) { // what is not compared then is told for each source
+		return o, err
+	}
+	known, err := events.RegisterSources(ctx, pool, nil)
+	if err != nil {
+		return o, err
+	}
+	return verify.Options{Pool: pool, Known: known, Sources: admin.Configured(endpoints, known), Sample: v.sample, Signatures: v.signatures, Most: v.most, Wait: v.wait, Spools: v.spools}, nil
+}
+
+// verifyProgress tells on a terminal how much was looked at, until the end.
+func verifyProgress(errs io.Writer) (tell func(what string, done, all int64), end func()) {
+	f, ok := errs.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, func() {}
+	}
+	var mu sync.Mutex
+	var told time.Time
+	return func(what string, done, all int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(told) < 200*time.Millisecond {
+			return
+		}
+		told = time.Now()
+		const width = 30
+		full := int(width * done / max(all, 1))
+		fmt.Fprintf(f, "\r[%s%s] %d of about %d %s\x1b[K", strings.Repeat("#", full), strings.Repeat(".", width-full), done, all, what)
+	}, func() { fmt.Fprint(f, "\r\x1b[K") }
+}
+
+// tellVerified prints a report; the error says that there are violations.
+func tellVerified(out io.Writer, c *cli, r *verify.Report) error {
+	print := printVerified
+	if c.output == "json" {
+		print = func(out io.Writer, r *verify.Report) error { return printJSON(out, r) }
+	}
+	if err := print(out, r); err != nil {
+		return err
+	}
+	if n := r.Violations(); n > 0 {
+		return fmt.Errorf("%s of %s", counted(int(n), "violation"), counted(len(r.Findings), "kind"))
+	}
+	return nil
+}
+
+func printVerified(out io.Writer, r *verify.Report) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "as of\t%s\n", r.At)
+	for _, what := range []string{"keys", "events", "outcomes", "bodies", "signatures", "objects", "effects", "spooled"} {
+		if n, ok := r.Looked[what]; ok {
+			fmt.Fprintf(w, "%s\t%d\n", what, n)
+		}
+	}
+	for i := range r.Spools {
+		s := &r.Spools[i]
+		fmt.Fprintf(w, "spool\t%s: %s with %d deliveries, %d in the log, %d not yet\n", plain(s.Dir), counted(len(s.Files), "file"), s.Deliveries, s.InLog, s.Waiting)
+	}
+	for _, wait := range r.Waiting {
+		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", wait.What, wait.Count, wait.Since, time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(w, "note\t%s\n", plain(note))
+	}
+	if len(r.Findings) == 0 {
+		fmt.Fprintln(w, "violations\tnone")
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range r.Spools {
+		if err := printSpool(out, &r.Spools[i]); err != nil {
+			return err
+		}
+	}
+	for i := range r.Findings {
+		if err := printFinding(out, &r.Findings[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var spoolFiles = []column[verify.SpoolFile]{
+	{"FILE", func(f verify.SpoolFile) string { return f.Name }},
+	{"STATE", func(f verify.SpoolFile) string { return string(f.State) }},
+	{"DELIVERIES", func(f verify.SpoolFile) string { return strconv.FormatInt(f.Deliveries, 10) }},
+	{"IN LOG", func(f verify.SpoolFile) string { return strconv.FormatInt(f.InLog, 10) }},
+	{"NOT YET", func(f verify.SpoolFile) string { return strconv.FormatInt(f.Waiting, 10) }},
+	{"OLDEST", func(f verify.SpoolFile) string {
+		if f.Oldest == nil {
+			return ""
+		}
+		return f.Oldest.String()
+	}},
+	{"DAMAGED", func(f verify.SpoolFile) string { return strconv.Itoa(f.Damaged) }},
+	{"TORN", func(f verify.SpoolFile) string { return map[bool]string{true: "yes", false: "no"}[f.Torn] }},
+	{"WHAT BECOMES OF IT", func(f verify.SpoolFile) string { return f.Then }},
+}
+
+// printSpool prints the files of a spool; nothing where there are none.
+func printSpool(out io.Writer, s *verify.Spool) error {
+	if len(s.Files) == 0 {
+		return nil
+	}
+	fmt.Fprintf(out, "\nspool %s\n", plain(s.Dir))
+	return (&sink[verify.SpoolFile]{out: out, columns: spoolFiles}).add(s.Files)
+}
+
+var offenders = []column[verify.Item]{
+	{"EVENT", func(i verify.Item) string {
+		if i.Event == 0 {
+			return ""
+		}
+		return strconv.FormatInt(i.Event, 10)
+	}},
+	{"SOURCE", func(i verify.Item) string { return i.Source }},
+	{"ACCOUNT", func(i verify.Item) string { return i.Account }},
+	{"OBJECT", func(i verify.Item) string { return strings.TrimSpace(i.ObjectType + " " + i.ObjectID) }},
+	{"WHAT", func(i verify.Item) string { return i.Detail }},
+	{"MENDED BY", func(i verify.Item) string { return i.Mend }},
+}
+
+var spoolOffenders = []column[verify.Item]{
+	{"FILE", func(i verify.Item) string { return i.File }},
+	{"SOURCE", func(i verify.Item) string { return i.Source }},
+	{"WHAT", func(i verify.Item) string { return i.Detail }},
+	{"MENDED BY", func(i verify.Item) string { return i.Mend }},
+}
+
+func printFinding(out io.Writer, f *verify.Finding) error {
+	fmt.Fprintf(out, "\n%s: %d\n%s\nWhat mends it: %s\n", f.Kind, f.Count, f.Means, f.Mend)
+	columns := offenders
+	if len(f.Items) > 0 && f.Items[0].File != "" {
+		columns = spoolOffenders
+	}
+	s := &sink[verify.Item]{out: out, columns: columns}
+	if err := s.add(f.Items); err != nil {
+		return err
+	}
+	if more := f.Count - int64(len(f.Items)); more > 0 {
+		fmt.Fprintf(out, "and %d more\n", more)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/verify"
+)
+
+// Who asks is told what was looked at and what waits, and whether something is wrong, by words, as JSON, and by the exit status.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(t, "verify").want(t, 0, "violations  none", "")
+	id := b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`)
+	b.append(t, "shop", "w1", `{}`)
+	r := b.run(t, "verify")
+	r.want(t, 0, "waiting     events without an outcome yet: 2, the oldest since ", "")
+	r.want(t, 0, "1 events of source stripe were not compared with their fingerprints", "")
+	b.run(t, "verify", "--wait", "1ns").want(t, 1, "waits_too_long: 1\n", "1 violation of 1 kind\n")
+	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM event_keys`); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "verify").want(t, 1, fmt.Sprintf("\n%d  stripe  -        -       no key leads to it  INSERT INTO postern.event_keys", id), "2 violations of 1 kind\n")
+	b.run(t, "verify", "--most", "1").want(t, 1, "and 1 more\n", "2 violations")
+	var told verify.Report
+	if r := b.run(t, "verify", "-o", "json"); r.status != 1 || json.Unmarshal([]byte(r.out), &told) != nil || told.Violations() != 2 || told.Findings[0].Items[0].Event != id {
+		t.Errorf("%+v", r)
+	}
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "1790000000000000-00.refused"), []byte("odd"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = b.run(t, "verify", "--spool", folder)
+	r.want(t, 1, "1790000000000000-00.refused  refused  1           0       1        -       0        no    stays for a person\n", "3 violations of 2 kinds\n")
+	r.want(t, 1, "\nspool_refused: 1\n", "")
+	r.want(t, 1, "WHAT", "")
+	b.run(t, "verify", "--spool", "/nowhere").want(t, 1, "", "ingest.spool.dir")
+	b.run(t, "verify", "--sample", "-1").want(t, 2, "", "are 0 or more")
+	b.run(t, "verify", "--signatures", "--config", "/nowhere.yaml").want(t, 1, "", "/nowhere.yaml")
+}

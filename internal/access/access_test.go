@@ -1,0 +1,237 @@
+package access_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+type testBundle struct {
+	db       *testkit.DB
+	operator *pgxpool.Pool
+	keeper   *access.Keeper
+}
+
+func setup(t *testing.T) *testBundle {
+	t.Helper()
+	b := &testBundle{db: testkit.Database(t)}
+	b.operator = b.db.Role(t, "operator")
+	b.keeper = &access.Keeper{DB: b.operator, Logger: testkit.Logger(t)}
+	return b
+}
+
+func (b *testBundle) create(t *testing.T, name string, role access.Role, expires time.Time) string {
+	t.Helper()
+	secret, _, err := access.Create(t.Context(), b.operator, name, role, "ada", expires)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secret
+}
+
+// check asks a keeper that knows nothing yet.
+func (b *testBundle) check(t *testing.T, secret string) (string, access.Role, error) {
+	return (&access.Keeper{DB: b.operator}).Check(t.Context(), secret)
+}
+
+func TestATokenIsTakenForWhatItIs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	reader, operator := b.create(t, "grafana", access.Reader, time.Time{}), b.create(t, "deploy", access.Operator, time.Now().Add(time.Hour))
+	for secret, want := range map[string]string{reader: "grafana reader", operator: "deploy operator"} {
+		name, role, err := b.keeper.Check(t.Context(), secret)
+		if got := fmt.Sprint(name, " ", role); err != nil || got != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+	for _, wrong := range []string{"", "postern_", reader[:len(reader)-1], reader + "A", strings.ToLower(reader), "x" + reader, reader[:len(reader)-1] + "!"} {
+		if _, _, err := b.keeper.Check(t.Context(), wrong); !errors.Is(err, access.ErrUnknown) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	if !regexp.MustCompile(`^postern_[A-Z2-7]{52}$`).MatchString(reader) || reader == operator {
+		t.Errorf("a token is %s", reader)
+	}
+}
+
+// Whoever steals a dump of the database finds no token in it.
+func TestNoSecretIsStored(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	secret := b.create(t, "one", access.Reader, time.Time{})
+	if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--data-only", "--dbname", b.db.URL).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(secret))
+	if strings.Contains(string(dump), secret[8:20]) || !strings.Contains(string(dump), hex.EncodeToString(sum[:])) {
+		t.Error("the dump holds a token, or not its digest")
+	}
+}
+
+func TestRevocation(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	secret := b.create(t, "gone", access.Operator, time.Time{})
+	if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	revoked, err := access.Revoke(t.Context(), b.operator, "gone")
+	if err != nil || revoked.InForce || revoked.RevokedAt.IsZero() || revoked.UsedOn != time.Now().UTC().Format(time.DateOnly) {
+		t.Errorf("%+v, %v", revoked, err)
+	}
+	again, err := access.Revoke(t.Context(), b.operator, "gone")
+	if err != nil || again.RevokedAt != revoked.RevokedAt {
+		t.Errorf("revoked again: %+v, %v", again, err)
+	}
+	if _, _, err := b.check(t, secret); !errors.Is(err, access.ErrUnknown) {
+		t.Errorf("a new process takes a revoked token: %v", err)
+	}
+	testkit.Eventually(t, 30*time.Second, func() error { // access.Freshness
+		if _, _, err := b.keeper.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
+			return fmt.Errorf("a process that knew it still takes it: %v", err)
+		}
+		return nil
+	})
+	if _, err := access.Revoke(t.Context(), b.operator, "nobody"); err == nil {
+		t.Error("a token is revoked that there is not")
+	}
+}
+
+// What expires is refused at that moment, also by whoever has read it before.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	end := time.Now().Add(time.Hour)
+	secret := b.create(t, "short", access.Reader, end)
+	now := end.Add(-time.Second)
+	b.keeper.Now = func() time.Time { return now }
+	if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`) // what it knows is fresh, so it does not look
+	now = end
+	if _, _, err := b.keeper.Check(t.Context(), secret); !errors.Is(err, access.ErrUnknown) {
+		t.Errorf("an expired token: %v", err)
+	}
+}
+
+func TestWhatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.create(t, "one", access.Reader, time.Time{})
+	if _, err := access.Revoke(t.Context(), b.operator, "one"); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, role, want string
+		expires          time.Time
+	}{
+		{"one", "reader", "there is or was a token one", time.Time{}},
+		{"", "reader", "write lower case", time.Time{}},
+		{"Two", "reader", "write lower case", time.Time{}},
+		{"two", "", "write reader or operator", time.Time{}},
+		{"two", "root", "write reader or operator", time.Time{}},
+		{"two", "reader", "is past", time.Now().Add(-time.Second)},
+	} {
+		if _, _, err := access.Create(t.Context(), b.operator, tc.name, access.Role(tc.role), "ada", tc.expires); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+	b.db.Exec(t, `INSERT INTO tokens (name, role, digest, made_by) SELECT 'n' || n, 'reader', sha256(n::text::bytea), '' FROM generate_series(1, 1000) n`)
+	if _, _, err := access.Create(t.Context(), b.operator, "more", access.Reader, "ada", time.Time{}); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "revoke some first") {
+		t.Errorf("one too many: %v", err)
+	}
+	page, err := access.List(t.Context(), b.operator, "", 0)
+	if err != nil || len(page.Items) != events.DefaultLimit || page.Next == "" {
+		t.Errorf("%d listed, %v", len(page.Items), err)
+	}
+}
+
+// Without the database nobody is let in: what was known may be revoked.
+func TestWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	secret := b.create(t, "one", access.Reader, time.Time{})
+	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`)
+	if _, _, err := b.check(t, secret); err == nil || errors.Is(err, access.ErrUnknown) {
+		t.Errorf("taken, or said to be unknown: %v", err)
+	}
+}
+
+// While the database hangs, callers wait for one look together, and not each for one of their own.
+func TestAHangingDatabaseIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	secret := b.create(t, "one", access.Reader, time.Time{})
+	lock, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.Background()) }()
+	if _, err := lock.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE tokens`); err != nil {
+		t.Fatal(err)
+	}
+	asked := &counted{DB: b.operator}
+	b.keeper.DB = asked
+	now := time.Now()
+	b.keeper.Now = func() time.Time { return now.Add(time.Duration(asked.n.Load()) * 2 * time.Second) } // each look takes 2 s
+	for range 10 {
+		if _, _, err := b.keeper.Check(t.Context(), secret); err == nil || errors.Is(err, access.ErrUnknown) {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := asked.n.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// counted counts what a keeper asks.
+type counted struct {
+	postgres.DB
+	n atomic.Int64
+}
+
+func (c *counted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	defer c.n.Add(1)
+	return c.DB.Query(ctx, sql, args...)
+}
+
+// The day of the last use is one write, whatever the number of requests, and guesses cost no query at all.
+func TestUsedByDay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	secret := b.create(t, "one", access.Reader, time.Time{})
+	b.db.Exec(t, `CREATE TABLE writes (n int); GRANT INSERT ON writes TO postern_operator;
+		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO postern.writes VALUES (1); RETURN NEW; END';
+		CREATE TRIGGER note BEFORE UPDATE ON tokens FOR EACH ROW EXECUTE FUNCTION note()`)
+	for range 50 {
+		if _, _, err := b.keeper.Check(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := b.db.Rows(t, `SELECT count(*)::text FROM writes`); got[0] != "1" {
+		t.Errorf("%s writes for a day's requests", got[0])
+	}
+}

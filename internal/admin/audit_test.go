@@ -1,0 +1,138 @@
+package admin_test
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// changed is a request that changes something: the route it is of, and what the audit says of it.
+type changed struct{ route, path, body, action, target string }
+
+// changes go through every route that changes something, in an order in which each can; RUN is the run that was made last.
+var changes = []changed{
+	{"/replays", "/replays", `{"source": "stripe", "mode": "force", "reason": "why"}`, "replay", "mode=force&source=stripe"},
+	{"/runs/:run/approve", "/runs/RUN/approve", `{"reason": "why"}`, "runs approve", "run RUN"},
+	{"/runs/:run/pause", "/runs/RUN/pause", `{"reason": "why"}`, "runs pause", "run RUN"},
+	{"/runs/:run/resume", "/runs/RUN/resume", `{"reason": "why"}`, "runs resume", "run RUN"},
+	{"/runs/:run/cancel", "/runs/RUN/cancel", `{"reason": "why"}`, "runs cancel", "run RUN"},
+	{"/retries", "/retries", `{"event": "k", "reason": "why"}`, "retry", "event=k"},
+	{"/rebuilds", "/rebuilds", `{"source": "stripe", "reason": "why"}`, "rebuild", "source=stripe"},
+	{"/rebuilds/:run/swap", "/rebuilds/RUN/swap", `{"reason": "why"}`, "rebuild swap", "run RUN"},
+	{"/rebuilds/:run/discard", "/rebuilds/RUN/discard", `{"reason": "why"}`, "rebuild discard", "run RUN"},
+	{"/schedules/:name/pause", "/schedules/nightly/pause", `{"reason": "why"}`, "schedules pause", "schedule nightly"},
+	{"/schedules/:name/resume", "/schedules/nightly/resume", `{"reason": "why"}`, "schedules resume", "schedule nightly"},
+	{"/schedules/:name/run", "/schedules/nightly/run", `{"reason": "why"}`, "schedules run", "schedule nightly"},
+	{"/reconciliations", "/reconciliations", `{"source": "stripe", "reason": "why"}`, "reconcile", "source=stripe"},
+	{"/hints", "/hints", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "hints add", "object_id=7&source=stripe&type=order"},
+	{"/hints/drop", "/hints/drop", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "hints drop", "object_id=7&source=stripe&type=order"},
+	{"/objects/settle", "/objects/settle", `{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`, "objects settle", "object_id=7&settle=true&source=stripe&type=order"},
+	{"/spools/:spool/forget", "/spools/gone/forget", `{"reason": "why"}`, "spool forget", "spool gone, here:/spool, last told to hold 3 deliveries"},
+	{"/stream/heals", "/stream/heals", `{"reason": "why"}`, "stream heal", "pass 2"}, // the first was rolled back
+	{"/effects/:effect/approve", "/effects/1/approve", `{"reason": "why"}`, "effects approve", "effect 1"},
+	{"/effects/:effect/reject", "/effects/2/reject", `{"reason": "why"}`, "effects reject", "effect 2"},
+	{"/effects/:effect/resolve", "/effects/3/resolve", `{"step": "mail", "done": true, "captured": {"id": 820982911946154508}, "reason": "why"}`, "effects resolve", "effect 3; captured=%7B%22id%22%3A820982911946154508%7D&done=true&step=mail"},
+	{"/effects/:effect/retry", "/effects/4/retry", `{"reason": "why"}`, "effects retry", "effect 4"},
+	{"/effects/:effect/compensate", "/effects/5/compensate", `{"partial": true, "reason": "why"}`, "effects compensate", "effect 5; partial=true"},
+}
+
+// changing is a world in which all of them can be made.
+func changing(t *testing.T) *testBundle {
+	t.Helper()
+	b := setup(t)
+	b.append(t, "stripe", "k")
+	b.plan(t, runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}})
+	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes) VALUES ('gone', 'here:/spool', '-infinity', now() - interval '1 h', 3, 100)`)
+	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
+	b.effects(t)
+	return b
+}
+
+// effects plans one for each change that a person can make: 1 and 2 wait, 3 has a step in doubt, 4 one that came to nothing, 5 is done.
+func (b *testBundle) effects(t *testing.T) {
+	t.Helper()
+	b.db.Exec(t, `
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, destination, planned_at, updated_at)
+		SELECT 'mail:' || n, 1, 'mail', $1, '', 'order', n::text, 7, 0, '{"event": {"key": "k", "type": "order.updated", "origin": "webhook"}}', state, 'post', '2026-01-02T03:04:05Z', '2026-01-02T03:04:05Z'
+		FROM unnest('{waiting,waiting,review,review,done}'::text[]) WITH ORDINALITY AS d(state, n)`, b.known.Number["stripe"])
+	b.db.Exec(t, `
+		INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at, ended_at, captured, doubt, undoable)
+		SELECT n, 'mail', 0, state, 'post', '{"method": "POST", "path": "/mail"}', '\x01', 1, '2026-01-02T03:04:06Z', '2026-01-02T03:04:07Z', '{"id": "m_1"}', 'person', false
+		FROM (VALUES (3, 'unknown'), (4, 'failed'), (5, 'done')) AS d(n, state)`)
+}
+
+// state is all that a person can change, as text.
+func (b *testBundle) state(t *testing.T) []string {
+	t.Helper()
+	return b.db.Rows(t, `SELECT r::text FROM runs r UNION ALL SELECT s::text FROM schedules s UNION ALL SELECT h::text FROM hints h UNION ALL SELECT p::text FROM auditor_passes p UNION ALL SELECT e::text FROM effects e UNION ALL SELECT s::text FROM effect_steps s UNION ALL SELECT p::text FROM spools p UNION ALL SELECT a::text FROM audit a ORDER BY 1`)
+}
+
+// Each route that changes something writes one row in the audit, in the transaction of the change: where the row cannot be written, nothing is changed. A route that is not in the table fails here.
+func TestEveryChangeIsInTheAudit(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	want := map[string]bool{}
+	for _, r := range routes(t, b.handler) {
+		if r.Method != http.MethodGet {
+			want[strings.TrimPrefix(r.Path, "/api/v1")] = true
+		}
+	}
+	for _, c := range changes {
+		delete(want, c.route)
+		last := strings.NewReplacer("RUN", b.db.Rows(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]) // a number that was rolled back is not given again
+		c.path, c.target = last.Replace(c.path), last.Replace(c.target)
+		before := b.state(t)
+		b.db.Exec(t, `REVOKE INSERT (who, via, address, action, target, reason, run) ON audit FROM postern_operator`)
+		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 500 {
+			t.Errorf("%s without an audit: %d %v", c.route, status, body)
+		}
+		if diff := cmp.Diff(before, b.state(t)); diff != "" {
+			t.Errorf("%s without an audit has changed: %s", c.route, diff)
+		}
+		b.db.Exec(t, `GRANT INSERT (who, via, address, action, target, reason, run) ON audit TO postern_operator`)
+		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 200 {
+			t.Errorf("%s: %d %v", c.route, status, body)
+		}
+		rows := b.db.Rows(t, `SELECT concat_ws(' | ', action, target, reason, who, via, database_user = session_user) FROM audit ORDER BY id`)
+		if text := strings.Join([]string{c.action, c.target, "why", "loopback", "loopback", "t"}, " | "); len(rows) != 1 || rows[0] != text {
+			t.Errorf("%s: the audit says %q, want %q", c.route, rows, text)
+		}
+		b.db.Exec(t, `ALTER TABLE audit DISABLE TRIGGER ALL; DELETE FROM audit; ALTER TABLE audit ENABLE TRIGGER ALL`)
+	}
+	if len(want) > 0 {
+		t.Errorf("these routes change something, and nobody has said what the audit says of them: %v", slices.Sorted(maps.Keys(want)))
+	}
+}
+
+// What is refused, and what changed nothing, is in no audit; what a token did is there under its name.
+func TestWhatTheAuditSays(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true})
+	for _, c := range []struct{ path, body, token string }{
+		{"/replays", `{"source": "nobody"}`, operator}, {"/replays", `{"source": "stripe", "preview": true}`, operator}, {"/runs/99/pause", `{}`, operator},
+		{"/replays", `{"source": "stripe"}`, reader}, {"/replays", `{"source": "stripe"}`, "x"},
+		{"/replays", `{"source": "stripe", "reason": "once", "once_key": "k"}`, operator}, {"/replays", `{"source": "stripe", "reason": "twice", "once_key": "k"}`, operator},
+	} {
+		asksFor(h, "/api/v1"+c.path, c.body, "", "Bearer "+c.token)
+	}
+	got := b.db.Rows(t, `SELECT concat_ws(' | ', who, via, address, action, target, reason, run) FROM audit`)
+	if diff := cmp.Diff([]string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"}, got); diff != "" {
+		t.Error(diff)
+	}
+	if who := b.db.Rows(t, `SELECT who FROM runs`); len(who) != 1 || who[0] != "token deploy, from 192.0.2.1:1234" {
+		t.Errorf("the run is %q's", who)
+	}
+	for path, items := range map[string]int{"/api/v1/audit": 1, "/api/v1/audit?who=deploy&what=replay&run=1&since=1h": 1, "/api/v1/audit?what=rep": 0, "/api/v1/audit?who=ada": 0, "/api/v1/audit?until=1h": 0} {
+		if status, body := b.get(t, path); status != 200 || len(body["items"].([]any)) != items {
+			t.Errorf("%s: %d %v", path, status, body)
+		}
+	}
+}

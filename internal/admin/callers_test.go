@@ -1,0 +1,268 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/access"
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// guarded is a handler that asks for tokens, and one of each role.
+func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, reader, operator string) {
+	t.Helper()
+	pool := b.db.Role(t, "operator")
+	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &access.Keeper{DB: pool}
+	o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	return admin.New(o), token(t, pool, "grafana", access.Reader), token(t, pool, "deploy", access.Operator)
+}
+
+func token(t *testing.T, pool *pgxpool.Pool, name string, role access.Role) string {
+	t.Helper()
+	secret, _, err := access.Create(t.Context(), pool, name, role, "ada", time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secret
+}
+
+// asks sends a request with Authorization headers under any name.
+func asks(h http.Handler, method, path, host string, authorization ...string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, path, strings.NewReader("{}"))
+	req.Host = host
+	req.Header.Set("Content-Type", "application/json")
+	req.Header["Authorization"] = authorization
+	if len(authorization) == 0 {
+		req.Header.Del("Authorization")
+	}
+	res := httptest.NewRecorder()
+	h.ServeHTTP(res, req)
+	return res
+}
+
+// asksFor posts a body under a token, and a key where that is not "".
+func asksFor(h http.Handler, path, body, key, authorization string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8081"+path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	if authorization != "" {
+		req.Header.Set("Authorization", authorization)
+	}
+	res := httptest.NewRecorder()
+	h.ServeHTTP(res, req)
+	return res
+}
+
+// Every path is asked in every way; what is not in the table is a new path that nobody has thought of.
+func TestWhoMayAskForWhat(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true})
+	for _, route := range routes(t, h) {
+		path := strings.NewReplacer(":run", "1", ":name", "x", ":id", "1", ":source", "stripe", ":type", "x", ":profile", "symbol").Replace(route.Path)
+		open := path == "/healthz" || path == "/readyz"
+		profile := strings.HasPrefix(path, "/debug/pprof")
+		for who, tc := range map[string]struct {
+			authorization []string
+			refused       int
+		}{
+			"nobody":        {nil, http.StatusUnauthorized},
+			"a guess":       {[]string{"Bearer " + access.Prefix + strings.Repeat("A", 52)}, http.StatusUnauthorized},
+			"another way":   {[]string{"Basic " + operator}, http.StatusUnauthorized},
+			"two at once":   {[]string{"Bearer " + operator, "Bearer " + operator}, http.StatusUnauthorized},
+			"the bare text": {[]string{operator}, http.StatusUnauthorized},
+			"a reader":      {[]string{"Bearer " + reader}, http.StatusForbidden},
+			"an operator":   {[]string{"bearer " + operator}, 0},
+		} {
+			want := tc.refused
+			if open || want == http.StatusForbidden && route.Method == http.MethodGet && !profile {
+				want = 0
+			}
+			res := asks(h, route.Method, path, "postern.internal:8081", tc.authorization...)
+			got := res.Code
+			if got != http.StatusUnauthorized && got != http.StatusForbidden && got != http.StatusMisdirectedRequest {
+				got = 0
+			}
+			if got != want {
+				t.Errorf("%s %s by %s: %d, want %d", route.Method, path, who, res.Code, want)
+			}
+			if got == http.StatusUnauthorized && !strings.HasPrefix(res.Header().Get("WWW-Authenticate"), "Bearer") || strings.Contains(res.Body.String(), "AAAA") {
+				t.Errorf("%s %s by %s: %v %s", route.Method, path, who, res.Header(), res.Body)
+			}
+		}
+	}
+}
+
+// No spelling of a path, and no other method, leads past the question who asks.
+func TestNoWayAround(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	h, _, _ := b.guarded(t, admin.Options{RequireTokens: true, Ready: func(context.Context) error { return errors.New("connect to database prod on db.internal as gw") }})
+	for _, target := range []string{"/api/v1/events", "//api/v1/events", "/api//v1/events", "/healthz/../api/v1/events", "/./api/v1/events", "/api/v1/events/", "/API/V1/events", "/api/v1%2Fevents", "/%61pi/v1/events",
+		"/api/v1/events;a", "/metrics/", "/metrics//", "/%6Detrics", "/debug/pprof", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/../api/v1/events", "/api/v1/audit?access_token=x", "/readyz", "*"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodConnect, "PROPFIND"} {
+			req := httptest.NewRequest(method, "/", strings.NewReader("{}"))
+			req.URL, req.RequestURI, req.Host = &url.URL{Path: target}, target, "127.0.0.1:8081"
+			if u, err := url.ParseRequestURI(target); err == nil {
+				req.URL = u
+			}
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("X-HTTP-Method-Override", "GET")
+			req.Header.Set("X-Forwarded-For", "127.0.0.1")
+			res := httptest.NewRecorder()
+			h.ServeHTTP(res, req)
+			if res.Code < 400 && res.Code != http.StatusNoContent || strings.Contains(res.Body.String(), "db.internal") || strings.Contains(res.Body.String(), "items") {
+				t.Errorf("%s %s: %s", method, target, told(res))
+			}
+		}
+	}
+}
+
+func TestOpenMetrics(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	h, _, _ := b.guarded(t, admin.Options{RequireTokens: true, OpenMetrics: true})
+	for path, want := range map[string]int{"/metrics": 200, "/healthz": 200, "/api/v1/events": 401, "/debug/pprof/": 401} {
+		if res := asks(h, http.MethodGet, path, "postern.internal"); res.Code != want {
+			t.Errorf("%s: %d, want %d", path, res.Code, want)
+		}
+	}
+	h, _, _ = setup(t).guarded(t, admin.Options{OpenMetrics: true}) // on loopback without tokens the name still counts
+	if res := asks(h, http.MethodGet, "/metrics", "evil.example"); res.Code != http.StatusMisdirectedRequest {
+		t.Errorf("metrics under a foreign name: %d", res.Code)
+	}
+}
+
+// On loopback nobody needs a token; one that is sent counts all the same, and a browser that was led here by a name sends none.
+func TestTokensOnLoopback(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	h, reader, operator := b.guarded(t, admin.Options{})
+	for _, tc := range []struct {
+		method, host string
+		header       []string
+		want         int
+	}{
+		{http.MethodGet, "127.0.0.1:8081", nil, 200},
+		{http.MethodGet, "evil.example", nil, 421},
+		{http.MethodGet, "evil.example", []string{"Bearer x"}, 401},
+		{http.MethodGet, "behind.proxy", []string{"Bearer " + reader}, 200},
+		{http.MethodPost, "127.0.0.1:8081", []string{"Bearer " + reader}, 403},
+		{http.MethodPost, "127.0.0.1:8081", nil, 404},
+		{http.MethodPost, "127.0.0.1:8081", []string{"Bearer " + operator}, 404},
+		{http.MethodPost, "evil.example", nil, 421},
+	} {
+		path := "/api/v1/events"
+		if tc.method == http.MethodPost {
+			path = "/api/v1/runs/1/pause"
+		}
+		if res := asks(h, tc.method, path, tc.host, tc.header...); res.Code != tc.want {
+			t.Errorf("%s at %s with %d headers: %d, want %d: %s", tc.method, tc.host, len(tc.header), res.Code, tc.want, res.Body)
+		}
+	}
+}
+
+// A page elsewhere can make a browser send forms, texts and nothing else without asking.
+func TestNoFormChangesAnything(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, route := range routes(t, b.handler) {
+		if route.Method == http.MethodGet {
+			continue
+		}
+		for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"} {
+			req := httptest.NewRequest(route.Method, "http://127.0.0.1:8081"+strings.NewReplacer(":run", "1", ":name", "x").Replace(route.Path), strings.NewReader("{}"))
+			req.Header.Set("Content-Type", kind)
+			res := httptest.NewRecorder()
+			if b.handler.ServeHTTP(res, req); res.Code != http.StatusUnsupportedMediaType {
+				t.Errorf("%s %s as %q: %d", route.Method, route.Path, kind, res.Code)
+			}
+		}
+	}
+}
+
+// Whoever is refused for who he is is counted, by why; who is let in is not, nor who asks where everybody may.
+func TestRefusedCallersAreCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	registry := prometheus.NewRegistry()
+	refusals, err := admin.NewRefusals(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true, Refusals: refusals})
+	const events, post = "/api/v1/events", "/api/v1/stream/heals"
+	ask := func(n int, method, path string, authorization ...string) {
+		for range n {
+			asks(h, method, path, "postern.internal:8081", authorization...)
+		}
+	}
+	ask(1, http.MethodGet, events)
+	ask(1, http.MethodGet, "/metrics")
+	ask(1, http.MethodGet, events, "Basic "+operator)
+	ask(1, http.MethodGet, events, "Bearer "+operator, "Bearer "+operator)
+	ask(2, http.MethodGet, events, "Bearer "+access.Prefix+strings.Repeat("A", 52))
+	ask(3, http.MethodGet, "/debug/pprof/", "Bearer "+reader)
+	ask(2, http.MethodPost, post, "Bearer "+reader)
+	ask(7, http.MethodGet, events, "Bearer "+reader)
+	ask(7, http.MethodGet, "/healthz")
+	h = admin.New(admin.Options{Refusals: refusals})
+	ask(6, http.MethodGet, events)
+	h = admin.New(admin.Options{Refusals: refusals, RequireTokens: true, Tokens: unread{}})
+	ask(7, http.MethodGet, events, "Bearer "+operator)
+	want := map[string]float64{"no_token": 4, "token": 2, "role": 5, "host": 6, "unread": 7}
+	if diff := cmp.Diff(want, counted(t, registry)); diff != "" {
+		t.Errorf("refusals (-want +got):\n%s", diff)
+	}
+}
+
+// While it cannot be read which tokens are in force one line says so, however many ask.
+func TestUnreadTokensAreToldOnce(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	h := admin.New(admin.Options{RequireTokens: true, Tokens: unread{}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 100 {
+		if res := asks(h, http.MethodGet, "/api/v1/events", "127.0.0.1:8081", "Bearer x"); res.Code != http.StatusInternalServerError {
+			t.Fatalf("status %d", res.Code)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "no answer") {
+		t.Errorf("%d lines, want one with the reason:\n%s", n, &log)
+	}
+}
+
+// unread finds no token, since there is nobody to ask.
+type unread struct{}
+
+func (unread) Check(context.Context, string) (string, access.Role, error) {
+	return "", "", errors.New("no answer")
+}
+
+// counted are the counts of a registry's one metric by its one label.
+func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("%d metrics, %v", len(families), err)
+	}
+	got := map[string]float64{}
+	for _, m := range families[0].GetMetric() {
+		got[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+	}
+	return got
+}

@@ -1,0 +1,342 @@
+package app_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+var abusers = flag.Int("abuse.connections", 500, "how many connections of slow senders TestSlowCrowd opens")
+
+// abused is a gateway whose senders must hurry.
+func abused(t *testing.T, edit func(*config.Config)) *testBundle {
+	t.Helper()
+	b := configured(t, func(c *config.Config) {
+		c.Ingest.HeaderTimeout, c.Ingest.ReadTimeout, c.Ingest.IdleTimeout = 5*time.Second, 8*time.Second, 5*time.Second
+		if edit != nil {
+			edit(c)
+		}
+	})
+	b.app = b.start(t, app.Options{Gateway: true})
+	return b
+}
+
+// open opens a connection to the gateway that ends with the test.
+func (b *testBundle) open(t *testing.T) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", b.app.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	return conn.(*net.TCPConn)
+}
+
+// connections is how many are open, and how many have ended in each way.
+func (b *testBundle) connections(t *testing.T) map[string]int {
+	t.Helper()
+	families := scrape(t, b.app)
+	out := map[string]int{"open": int(families["postern_connections_open"].GetMetric()[0].GetGauge().GetValue())}
+	for _, m := range families["postern_connections_total"].GetMetric() {
+		out[m.GetLabel()[0].GetValue()] = int(m.GetCounter().GetValue())
+	}
+	return out
+}
+
+// inMemory is what the heap holds, in bytes.
+func inMemory() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// What slow senders begin with, by kind; all go on with a byte now and then.
+var slow = []string{
+	"",
+	"POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nX-Slow: ",
+	"POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nContent-Length: 4000000\r\n\r\n{",
+	"POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nTransfer-Encoding: chunked\r\n\r\n3d0900\r\n{",
+}
+
+// Slow headers and slow bodies on many connections take little memory, are cut off in time, and refuse nobody: not even where all of them together had the share of a source,
+// were each given memory for a usual body at once. Alone, since it measures the process.
+func TestSlowCrowd(t *testing.T) {
+	room := max(config.Bytes(*abusers)*(16<<10), 1<<20)
+	b := abused(t, func(c *config.Config) { c.Ingest.MaxBodyBytes, c.Ingest.QueueBytes = room/4, room })
+	for _, s := range b.cfg.Sources {
+		s.MaxBodyBytes = room / 4
+	}
+	b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
+	goroutines, memory := runtime.NumGoroutine(), inMemory()
+	var crowd []net.Conn
+	for n := range *abusers {
+		conn := b.open(t)
+		if _, err := io.WriteString(conn, slow[n%len(slow)]); err != nil {
+			t.Fatal(err)
+		}
+		crowd = append(crowd, conn)
+	}
+	stop, dripping := make(chan struct{}), sync.WaitGroup{}
+	dripping.Go(func() { drip(crowd, stop) })
+	began := time.Now()
+	held := func() int64 { return inMemory() - memory }
+	most, served := int64(0), 0
+	testkit.Eventually(t, 2*time.Minute, func() error { // whoever is cut off is, in header_timeout or read_timeout
+		served++
+		b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1+served, time.Now()))
+		most = max(most, held())
+		if c := b.connections(t); c["open"] > 2 || c["served"]+c["silent"]+c["unread"] < len(crowd) { // of the open, one may be of the crowd
+			return fmt.Errorf("%v", c)
+		}
+		return nil
+	})
+	close(stop)
+	dripping.Wait()
+	after := b.connections(t)
+	t.Logf("%d slow connections took at most %d KiB, ended after %s, and %d deliveries were taken meanwhile: %v", len(crowd), most>>10, time.Since(began).Round(time.Second), served, after)
+	if each := most / int64(len(crowd)); each > 80<<10 {
+		t.Errorf("a slow connection takes %d KiB", each>>10)
+	}
+	for result, want := range map[string]int{"unread": len(crowd) / 4, "served": len(crowd) / 2} { // a byte came before the silent were cut off, or none
+		if after[result] < want {
+			t.Errorf("%d connections %s, want at least %d: %v", after[result], result, want, after)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n, m := runtime.NumGoroutine(), held(); n > goroutines+5 || m > max(memory/2, 8<<20) {
+			return fmt.Errorf("%d goroutines and %d KiB more stay", n-goroutines, m>>10)
+		}
+		return nil
+	})
+}
+
+// drip sends each connection a byte now and then.
+func drip(crowd []net.Conn, stop <-chan struct{}) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		for n, conn := range crowd {
+			if n%len(slow) != 0 {
+				_, _ = io.WriteString(conn, "x") // it may be cut off
+			}
+		}
+	}
+}
+
+// endless gives a text again and again.
+type endless string
+
+func (e endless) Read(b []byte) (n int, err error) {
+	for n+len(e) <= len(b) {
+		n += copy(b[n:], e)
+	}
+	return n, nil
+}
+
+// bad is a request that no sender should send, and the statuses it may be answered with; 0: none at all.
+type bad struct {
+	name, head string
+	more       io.Reader
+	close      bool // our half, after all is sent
+	want       []int
+}
+
+func badRequests() []bad {
+	post := "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\n"
+	chunked := post + "Transfer-Encoding: chunked\r\n\r\n"
+	return []bad{
+		{name: "endless chunks", head: chunked, more: endless("400\r\n" + strings.Repeat("x", 1024) + "\r\n"), want: []int{413}},
+		{name: "endless chunks of a byte", head: chunked, more: endless("1\r\nx\r\n"), want: []int{413, 408}},
+		{name: "endless extension of a chunk", head: chunked + "1;x=", more: endless("x"), want: []int{408}},
+		{name: "endless trailer", head: chunked + "0\r\nX: ", more: endless("x"), want: []int{408}},
+		{name: "endless header", head: post + "X: ", more: endless("x"), want: []int{431}},
+		{name: "endless headers", head: post, more: endless("X: y\r\n"), want: []int{431}},
+		{name: "endless line", head: "POST /", more: endless("x"), want: []int{431, 400}},
+		{name: "no HTTP at all", more: endless("\x00\xff"), want: []int{431, 400}},
+		{name: "TLS without TLS", head: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", want: []int{400, 0}},
+		{name: "HTTP/2 without TLS", head: "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", want: []int{505, 404, 0}},
+		{name: "HTTP of another time", head: "POST /webhooks/stripe HTTP/7.3\r\nHost: postern\r\n\r\n", want: []int{505, 400}},
+		{name: "no host", head: "POST /webhooks/stripe HTTP/1.1\r\n\r\n", want: []int{400}},
+		{name: "two lengths", head: post + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", want: []int{400}},
+		{name: "a negative length", head: post + "Content-Length: -1\r\n\r\n", want: []int{400}},
+		{name: "a length beyond numbers", head: post + "Content-Length: 99999999999999999999\r\n\r\n", want: []int{400}},
+		{name: "a space before the colon", head: post + "Content-Length : 3\r\n\r\nabc", want: []int{400}},
+		{name: "chunked of another kind", head: post + "Transfer-Encoding: gzip, chunked\r\n\r\n", want: []int{501, 400}},
+		{name: "half a body, half closed", head: post + "Content-Length: 100\r\n\r\n{", close: true, want: []int{408}},
+		{name: "half a chunk, half closed", head: chunked + "5\r\nab", close: true, want: []int{408}},
+		{name: "a gzip bomb", head: post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", more: endless("400\r\n" + strings.Repeat("\x00", 1024) + "\r\n"), want: []int{415}},
+		{name: "an expectation", head: post + "Expect: the impossible\r\nContent-Length: 3\r\n\r\n", want: []int{417}},
+		{name: "asks first, at no source", head: "POST /webhooks/nobody HTTP/1.1\r\nHost: postern\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n", want: []int{404}},
+		{name: "a path above", head: "POST /webhooks/../webhooks/stripe HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "a path above, hidden", head: "POST /webhooks/%2e%2e/readyz HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "doubled slashes", head: "POST //webhooks//stripe HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "a slash in a name", head: "POST /webhooks/stripe%2f HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "capitals", head: "POST /WEBHOOKS/stripe HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "NUL in a name", head: "POST /webhooks/stripe%00 HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{404}},
+		{name: "a broken escape", head: "POST /webhooks/%zz HTTP/1.1\r\nHost: postern\r\n\r\n", want: []int{400}},
+		{name: "the admin's interface", head: "GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:8081\r\n\r\n", want: []int{404}},
+		{name: "a proxy", head: "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n", want: []int{404, 405}},
+		{name: "another protocol", head: "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n", want: []int{401}},
+	}
+}
+
+// Whatever is sent ends with a refusal, or none, and soon; nothing of it is stored, and none is a fault of ours.
+func TestBadRequestsAreSurvived(t *testing.T) {
+	t.Parallel()
+	b := abused(t, func(c *config.Config) { c.Sources["stripe"].MaxBodyBytes = 64 << 10 })
+	before := b.connections(t)
+	var group sync.WaitGroup
+	for _, r := range badRequests() {
+		conn := b.open(t)
+		group.Go(func() {
+			if err := r.send(conn); err != nil {
+				t.Errorf("%s: %v", r.name, err)
+			}
+		})
+	}
+	group.Wait()
+	families := scrape(t, b.app)
+	for _, m := range families["postern_deliveries_total"].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetValue() == "accepted" && m.GetCounter().GetValue() != 0 || l.GetValue() == "fault" {
+				t.Errorf("counted: %v", m)
+			}
+		}
+	}
+	if n := families["postern_faults_total"].GetMetric()[0].GetCounter().GetValue(); n != 0 {
+		t.Errorf("%v faults", n)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		after := b.connections(t)
+		if after["open"] > before["open"] || after["unread"] < 12 || after["served"] < 12 {
+			return fmt.Errorf("%v, before %v", after, before)
+		}
+		return nil
+	})
+	b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
+}
+
+// send sends as much as is taken and fails unless what comes back is wanted, and then the end.
+func (r bad) send(conn *net.TCPConn) error {
+	defer conn.Close()
+	if _, err := io.WriteString(conn, r.head); err != nil {
+		return err
+	}
+	if r.close {
+		if err := conn.CloseWrite(); err != nil {
+			return err
+		}
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		if r.more != nil {
+			_, _ = io.Copy(onlyWriter{conn}, r.more) // until the gateway hangs up
+		}
+	}()
+	status := 0
+	in := bufio.NewReader(conn)
+	res, err := http.ReadResponse(in, nil)
+	if err == nil {
+		status = res.StatusCode
+		_, err = io.Copy(io.Discard, res.Body)
+	}
+	if r.more != nil { // nobody reads on for ever
+		<-sent
+	}
+	for _, want := range r.want {
+		if status == want {
+			return nil
+		}
+	}
+	return errors.Join(fmt.Errorf("status %d, want one of %v", status, r.want), err)
+}
+
+// onlyWriter hides what io.Copy would rather use.
+type onlyWriter struct{ io.Writer }
+
+// Many requests sent at once on one connection are answered one by one, in order; the real ones among them are taken.
+func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
+	t.Parallel()
+	b := abused(t, nil)
+	const requests = 300
+	var sent bytes.Buffer
+	for n := range requests {
+		d := b.sign(t, "stripe", "invoice.paid", 1+n/3, time.Now())
+		if n%3 == 1 {
+			d = &provider.Delivery{Header: http.Header{}, Body: []byte("forged")}
+		}
+		source := "stripe"
+		if n%3 == 2 {
+			source = "nobody"
+		}
+		req, err := http.NewRequest(http.MethodPost, "http://postern/webhooks/"+source, bytes.NewReader(d.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req.Header = d.Header.Clone(); req.Write(&sent) != nil {
+			t.Fatal(err)
+		}
+	}
+	conn := b.open(t)
+	wrote := make(chan error, 1)
+	go func() { _, err := conn.Write(sent.Bytes()); wrote <- err }()
+	in := bufio.NewReader(conn)
+	for n := range requests {
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("answer %d: %v", n, err)
+		}
+		if want := []int{200, 401, 404}[n%3]; res.StatusCode != want {
+			t.Errorf("answer %d: status %d, want %d", n, res.StatusCode, want)
+		}
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-wrote; err != nil {
+		t.Error(err)
+	}
+	if _, err := io.WriteString(conn, "nonsense\r\n\r\n"); err != nil {
+		t.Error(err)
+	}
+	var served *dto.Metric
+	testkit.Eventually(t, time.Minute, func() error {
+		for _, m := range scrape(t, b.app)["postern_deliveries_total"].GetMetric() {
+			if m.GetLabel()[0].GetValue() == "accepted" && m.GetLabel()[1].GetValue() == "stripe" {
+				served = m
+			}
+		}
+		if served.GetCounter().GetValue() != requests/3 {
+			return fmt.Errorf("accepted: %v", served)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,169 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/effects/rules"
+)
+
+// aSummary is a rule on a schedule.
+const aSummary = `
+database: {url: postgres://x/y}
+sources:
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+destinations:
+  mail: {url: "https://mail.example.com/v1"}
+effects:
+  summary:
+    source: shop
+    type: customer
+    schedule: {cron: "0 9 * * 1", time_zone: Europe/Berlin}
+    when: new.active == true && object.id != ""
+    key: "summary:{{ new.id }}:{{ window.end }}"
+    steps:
+      - name: send
+        to: mail
+        path: "/messages"
+        json: {to: "{{ new.email }}", from: "{{ window.start }}", until: "{{ window.end }}"}
+        check: {path: "/messages?until={{ window.end }}", done: "answer.status == 200 && window.end != \"\""}
+`
+
+func TestRulesOnASchedule(t *testing.T) {
+	t.Parallel()
+	c, err := parseEffects(aSummary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.Rules()[0]
+	s := r.Schedule
+	if r.On != rules.OnSchedule || s.Cron != "0 9 * * 1" || s.TimeZone != "Europe/Berlin" || s.Length != 0 || s.CatchUp != 100 {
+		t.Errorf("%+v, %+v", r, s)
+	}
+	end := s.Times.Next(time.Date(2026, 3, 25, 0, 0, 0, 0, time.UTC))
+	if got := end.Sub(s.Start(end)); got != 167*time.Hour { // clocks were put forward meanwhile
+		t.Errorf("from %s to %s: %s", s.Start(end), end, got)
+	}
+	f := &rules.Facts{New: map[string]any{"id": "cus_1", "email": "a@b.example"}, Window: rules.Window{Start: "s", End: "e"}}
+	got, err := r.Steps[0].Do.Render(f, "k")
+	if want := `{"from":"s","to":"a@b.example","until":"e"}`; err != nil || got.Body != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// What is wrong with a rule on a schedule is told with its line when it is read: it knows no change.
+func TestMistakesInSchedulesOfRules(t *testing.T) {
+	t.Parallel()
+	const schedule = `{cron: "0 9 * * 1", time_zone: Europe/Berlin}`
+	for name, tc := range map[string]struct{ old, new, want string }{
+		"the state before":  {"new.active == true", "old == nil", "12: effects.summary.when: column 1: unknown name old: a rule on a schedule knows new, object and window"},
+		"the event":         {"{{ window.end }}\"\n", "{{ event.id }}\"\n", "13: effects.summary.key: {{ event.id }}: column 1: unknown name event: a rule on a schedule knows"},
+		"what changed":      {"new.active == true", `changed("active")`, "unknown name changed: a rule on a schedule knows"},
+		"an event to send":  {`until: "{{ window.end }}"`, `until: "{{ event.id }}"`, "effects.summary.steps.0.json.until: {{ event.id }}: column 1: unknown name event: a rule on a schedule knows"},
+		"a key of all":      {"{{ new.id }}:", "", "13: effects.summary.key: names no object"},
+		"a cron expression": {"0 9 * * 1", "0 9 * *", "11: effects.summary.schedule.cron: "},
+		"a zone":            {"Europe/Berlin", "Europe/Berlinn", "11: effects.summary.schedule.time_zone: "},
+		"a window alone":    {schedule, "{window: 3h}", "11: effects.summary.schedule.window: is of no schedule"},
+		"a zone alone":      {schedule, "{time_zone: Europe/Berlin}", "11: effects.summary.schedule.time_zone: is of no schedule"},
+		"catching up alone": {schedule, "{catch_up: 1}", "11: effects.summary.schedule.catch_up: is of no schedule"},
+		"a short window":    {schedule, `{cron: "0 9 * * 1", window: 3s}`, "effects.summary.schedule.window: "},
+		"no catching up":    {schedule, `{cron: "0 9 * * 1", catch_up: -1}`, "effects.summary.schedule.catch_up: "},
+		"superseding":       {"    type: customer\n", "    type: customer\n    supersede: true\n", "effects.summary.supersede: is for rules about changes"},
+		"a window's middle": {"{{ window.end }}\"\n", "{{ window.middle }}\"\n", "13: effects.summary.key: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text := strings.Replace(aSummary, tc.old, tc.new, 1)
+			if text == aSummary {
+				t.Fatal("nothing is wrong")
+			}
+			if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("told %v, want %q", err, tc.want)
+			}
+		})
+	}
+	both := strings.Replace(aSummary, "    type: customer\n", "    type: customer\n    each: event\n", 1)
+	if _, err := parseEffects(both); err == nil || !strings.Contains(err.Error(), "effects.summary.each: is not for a rule on a schedule") {
+		t.Errorf("told %v", err)
+	}
+	change := strings.Replace(aSummary, "    schedule: "+schedule+"\n", "", 1)
+	if _, err := parseEffects(change); err == nil || !strings.Contains(err.Error(), "unknown name window") {
+		t.Errorf("a rule about changes knows a window: %v", err)
+	}
+}
+
+// Windows that overlap under a key that names them are told: what two of them see follows twice.
+func TestOverlappingWindowsAreTold(t *testing.T) {
+	t.Parallel()
+	const schedule, key = `{cron: "0 9 * * 1", time_zone: Europe/Berlin}`, "summary:{{ new.id }}:{{ window.end }}"
+	for _, tc := range []struct {
+		schedule, key string
+		told          int
+	}{
+		{schedule, key, 0},
+		{`{cron: "0 9 * * 1", window: 168h}`, key, 0},
+		{`{cron: "0 9 * * 1", window: 169h}`, key, 1},
+		{`{cron: "0 9 * * 1", window: 169h}`, "summary:{{ new.id }}", 0},
+		{`{cron: "0 9,17 * * 1", window: 8h}`, key, 0},
+		{`{cron: "0 9,17 * * 1", window: 9h}`, key, 1},
+	} {
+		c, err := parseEffects(strings.NewReplacer(schedule, tc.schedule, key, tc.key).Replace(aSummary))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(strings.Join(c.EffectWarnings(), "\n"), "its windows overlap and its key names the window"); n != tc.told {
+			t.Errorf("%s, %s: told %d times: %q", tc.schedule, tc.key, n, c.EffectWarnings())
+		}
+	}
+}
+
+// A key that names where a window begins is told, since windows of another schedule that begin there have the same.
+func TestKeysOfTheStartOfWindowsAreTold(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]bool{"{{ window.start }}": true, "{{ window.start }}-{{ window.end }}": false, "{{ window.end }}": false, "x": false} {
+		c, err := parseEffects(strings.Replace(aSummary, "new.id }}:{{ window.end }}", "new.id }}:"+key, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told := strings.Contains(strings.Join(c.EffectWarnings(), "\n"), "effects.summary: its key names where a window begins and not where it ends"); told != want {
+			t.Errorf("%s: %q", key, c.EffectWarnings())
+		}
+	}
+}
+
+// aTelling is a rule about each event.
+var aTelling = strings.NewReplacer("    schedule: {cron: \"0 9 * * 1\", time_zone: Europe/Berlin}\n", "    each: event\n", `new.active == true && object.id != ""`, `event.type == "customer.updated"`,
+	"summary:{{ new.id }}:{{ window.end }}", "told:{{ event.id }}", "{{ window.start }}", "{{ event.key }}", "{{ window.end }}", "{{ object.id }}", `window.end != \"\"`, `event.id != \"\"`).Replace(aSummary)
+
+// A rule about each event knows what the event tells, and its key names the event.
+func TestRulesAboutEachEvent(t *testing.T) {
+	t.Parallel()
+	c, err := parseEffects(aTelling)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Rules()[0]; r.On != rules.OnEvent || r.Schedule != nil {
+		t.Errorf("%+v", r)
+	}
+	if _, err := parseEffects(strings.Replace(aTelling, "{{ event.id }}", "{{ event.key }}", 1)); err != nil {
+		t.Errorf("the sender's key does not name the event: %v", err)
+	}
+	for name, tc := range map[string]struct{ old, new, want string }{
+		"the state before":        {`event.type ==`, `old.type ==`, "effects.summary.when: column 1: unknown name old: a rule about each event knows new, object and event"},
+		"what changed":            {`event.type == "customer.updated"`, `changed("email")`, "unknown name changed: a rule about each event knows"},
+		"a window":                {`{{ event.key }}`, `{{ window.start }}`, "unknown name window: a rule about each event knows"},
+		"a key without the event": {"{{ event.id }}", "{{ object.id }}", "effects.summary.key: does not name the event"},
+		"another part of it":      {"{{ event.id }}", "{{ event.type }}", "effects.summary.key: does not name the event"},
+		"superseding":             {"    each: event\n", "    each: event\n    supersede: true\n", "effects.summary.supersede: is for rules about changes"},
+		"each of what":            {"    each: event\n", "    each: day\n", "effects.summary.each: "},
+	} {
+		text := strings.Replace(aTelling, tc.old, tc.new, 1)
+		if text == aTelling {
+			t.Fatalf("%s: nothing is wrong", name)
+		}
+		if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: told %v, want %q", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package config_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/mail"
+)
+
+// aMail is a rule with a mail that can be used; what follows it replaces its parts.
+const aMail = `
+database: {url: postgres://x/y}
+sources:
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+destinations:
+  post:
+    smtp: {host: smtp.example.com, username: jo, password: {value: "pass word"}, from: Shop <shop@shop.example>}
+  api:
+    url: https://mail.example.com/v1
+effects:
+  receipt:
+    source: shop
+    type: invoice
+    key: "email:receipt:{{ new.id }}"
+    steps:
+      - name: send
+        to: post
+        person_resolves: true
+        mail: {to: "{{ new.email }}", subject: "Receipt {{ new.id }}", text: "Thank you."}
+      - {name: note, to: api, path: "/notes", json: {mail: "{{ steps.send.message_id }}"}}
+`
+
+func TestMailsAreCompiled(t *testing.T) {
+	t.Parallel()
+	c, err := parseEffects(aMail)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.Rules()[0].Steps[0]
+	if !s.Once || s.Do.Mail == nil || s.Do.Mail.From.Name != "Shop" || rules.MessageID("postern-k", s.Do.Mail.From.Address) != "postern-k@shop.example" {
+		t.Errorf("%+v", s)
+	}
+	var to *mail.Server
+	for _, d := range c.Reaches() {
+		if d.Name == "post" {
+			to = d.Mail
+			if all := strings.Join(d.Secrets, " "); !strings.Contains(all, "pass word") || !strings.Contains(all, "AGpvAHBhc3Mgd29yZA==") {
+				t.Errorf("secrets %q", d.Secrets)
+			}
+		} else if d.Mail != nil {
+			t.Errorf("%+v", d)
+		}
+	}
+	if d := c.Destinations; d["post"].Timeout != 2*time.Minute || d["api"].Timeout != 30*time.Second || s.Timeout != 2*time.Minute {
+		t.Errorf("a mail server's timeout is %s, an API's %s, the step's %s", d["post"].Timeout, d["api"].Timeout, s.Timeout)
+	}
+	if to == nil || to.Port != 587 || to.Security != mail.Required || to.Password != "pass word" || to.Hello != "shop.example" {
+		t.Errorf("%+v", to)
+	}
+	if w := c.EffectWarnings(); len(w) != 2 || !strings.Contains(w[1], "step send must not be repeated and is not the last") {
+		t.Error(w)
+	}
+	if text := c.String(); strings.Contains(text, "pass word") {
+		t.Errorf("the password is shown:\n%s", text)
+	}
+	implicit, err := parseEffects(strings.Replace(aMail, "host: smtp", "tls: implicit, host: smtp", 1))
+	if err != nil || implicit.Destinations["post"].SMTP.Port != 0 {
+		t.Fatal(err)
+	}
+	for _, d := range implicit.Reaches() {
+		if d.Mail != nil && d.Mail.Port != 465 {
+			t.Errorf("%+v", d.Mail)
+		}
+	}
+}
+
+// What is wrong with a mail is told with its line when it is read.
+func TestMistakesInMails(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ old, new, want string }{
+		"no url and no server":         {"url: https://mail.example.com/v1", "rate: 1", "destinations.api.url: is not set"},
+		"both":                         {"    smtp:", "    url: https://x.example\n    smtp:", "8: destinations.post.smtp: a mail server has no url"},
+		"no from":                      {", from: Shop <shop@shop.example>", "", "destinations.post.smtp.from: "},
+		"two from":                     {"Shop <shop@shop.example>", `"a@x.example, b@x.example"`, "destinations.post.smtp.from: "},
+		"a name without a password":    {`, password: {value: "pass word"}`, "", "destinations.post.smtp.username: username and password go together"},
+		"a port in the host":           {"smtp.example.com", `"smtp.example.com:25"`, "destinations.post.smtp.host: "},
+		"an unknown encryption":        {"host:", "tls: perhaps, host:", "destinations.post.smtp.tls: "},
+		"none to everybody":            {"host:", "tls: none, host:", "destinations.post.smtp.tls: none is for addresses that allow names"},
+		"a password in the clear":      {"    smtp: {", "    allow: [10.0.0.1]\n    smtp: {tls: none, ", "destinations.post.smtp.tls: without TLS everyone"},
+		"a lost answer":                {"        person_resolves: true\n", "", "effects.receipt.steps.0.mail: what must not be sent again"},
+		"a path":                       {"        person_resolves: true", "        person_resolves: true\n        path: /x", "effects.receipt.steps.0.mail: a mail is all"},
+		"statuses of HTTP":             {"        person_resolves: true", "        person_resolves: true\n        retry: {on: [450]}", "effects.receipt.steps.0.mail: a mail is all"},
+		"a mail to an API":             {"to: post", "to: api", "effects.receipt.steps.0.to: destination api is no mail server"},
+		"a call to a mail server":      {"to: api", "to: post", "effects.receipt.steps.1.to: destination post is a mail server"},
+		"a server that is asked":       {"person_resolves: true", `check: {path: "/x", done: answer.status == 200}`, "effects.receipt.steps.0.check.to: a mail server cannot be asked"},
+		"nobody is asked":              {"person_resolves: true", `check: {to: nobody, path: "/x", done: answer.status == 200}`, `effects.receipt.steps.0.check.to: destination "nobody" is not configured`},
+		"nobody to send to":            {`to: "{{ new.email }}", `, "", "effects.receipt.steps.0.mail.to: is not set"},
+		"two where one is":             {`to: "{{ new.email }}"`, `to: "a@x.example, b@x.example"`, "effects.receipt.steps.0.mail.to.0: "},
+		"no text":                      {`, text: "Thank you."`, "", "effects.receipt.steps.0.mail: write subject and text"},
+		"a header of the message":      {`text: "Thank you."`, `text: x, headers: {Bcc: "a@x.example"}`, "effects.receipt.steps.0.mail.headers.Bcc: is a header that is made"},
+		"a template that is not right": {"Receipt {{ new.id }}", "Receipt {{ nwe.id }}", "effects.receipt.steps.0.mail.subject: "},
+		"what no mail captures":        {"steps.send.message_id", "steps.send.id", "effects.receipt.steps.1.json.mail: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text := strings.Replace(aMail, tc.old, tc.new, 1)
+			if text == aMail {
+				t.Fatal("nothing is wrong")
+			}
+			if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("told %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// The example of docs/effects.md is a configuration, and its mail says what it seems to.
+func TestTheExampleOfMail(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/effects.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "## Mail\n\n```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("the page has no example")
+	}
+	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}\n"+example), func(name string) string { return map[string]string{"SMTP_PASSWORD": "secret"}[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Rules()[0].Steps[0].Do.Render(&rules.Facts{New: map[string]any{"customer_email": "jo@example.com", "number": "R-7", "amount_paid": 12}, StepKey: "postern-k"}, "")
+	if err != nil || got.To[0] != "jo@example.com" || !strings.Contains(got.Body, "\r\nSubject: Receipt R-7\r\n") || !strings.Contains(got.Body, "\r\nMessage-ID: <postern-k@example.com>\r\n") {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A destination that is asked whether mails were sent is called for as long as their steps say, so that what is asked stays taken.
+func TestHowLongACallMayTake(t *testing.T) {
+	t.Parallel()
+	asked := strings.Replace(aMail, "person_resolves: true", `check: {to: api, path: "/sent?id={{ steps.send.message_id }}", done: answer.status == 200}`, 1)
+	for name, tc := range map[string]struct {
+		text string
+		want time.Duration
+	}{
+		"nobody is asked":   {strings.Replace(aMail, "person_resolves", "timeout: 5m\n        person_resolves", 1), 30 * time.Second},
+		"the step's":        {strings.Replace(asked, "check:", "timeout: 5m\n        check:", 1), 5 * time.Minute},
+		"the mail server's": {strings.Replace(asked, "  post:\n", "  post:\n    timeout: 4m\n", 1), 4 * time.Minute},
+		"a shorter one":     {strings.Replace(asked, "check:", "timeout: 1s\n        check:", 1), 30 * time.Second},
+	} {
+		c, err := parseEffects(tc.text)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		for _, d := range c.Reaches() {
+			if d.Name == "api" && d.Longest != tc.want {
+				t.Errorf("%s: %s, want %s", name, d.Longest, tc.want)
+			}
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package config
+
+// SecretFile is a file whose content nobody else should read, and the setting that names it.
+type SecretFile struct{ Setting, Path string }
+
+// SecretFiles are those that the configuration names.
+func (c *Config) SecretFiles() (all []SecretFile) {
+	add := func(setting, path string) {
+		if path != "" {
+			all = append(all, SecretFile{setting, path})
+		}
+	}
+	add("nats.credentials", c.NATS.Credentials)
+	add("nats.tls.key", c.NATS.TLS.Key)
+	add("ingest.tls.key", c.Ingest.TLS.Key)
+	for _, name := range sortedKeys(c.Sources) {
+		s := c.Sources[name]
+		for i := range s.Secrets {
+			add("sources."+name+".secrets."+s.Secrets[i].Name, s.Secrets[i].File)
+		}
+		add("sources."+name+".handshake.challenge.token", s.Handshake.Challenge.Token.File)
+		add("sources."+name+".api.key", s.API.Key.File)
+	}
+	for _, name := range sortedKeys(c.Destinations) {
+		add("destinations."+name+".key", c.Destinations[name].Key.File)
+		add("destinations."+name+".signing_secret", c.Destinations[name].SigningSecret.File)
+		add("destinations."+name+".smtp.password", c.Destinations[name].SMTP.Password.File)
+	}
+	return all
+}
+
+// Problems are the parts of an error of Load, each with what to do.
+func Problems(err error) (all []error) {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // its parts are wanted, not one of a kind
+		for _, one := range joined.Unwrap() {
+			all = append(all, Problems(one)...)
+		}
+		return all
+	}
+	return []error{err}
+}

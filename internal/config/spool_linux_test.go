@@ -1,0 +1,29 @@
+package config_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
+)
+
+// A folder in memory is refused by what it lies on, whatever it is called. Linux has /dev/shm there.
+func TestSpoolsInMemoryAreRefused(t *testing.T) {
+	t.Parallel()
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/dev/shm", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"/dev/shm", "/dev/shm/postern/spool", link + "/spool"} {
+		_, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, false), environment())
+		if err == nil || !strings.Contains(err.Error(), dir+" is in memory (tmpfs), so what was acknowledged is lost with the machine") {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if _, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, true), environment()); err != nil {
+			t.Errorf("%s, which is meant: %v", dir, err)
+		}
+	}
+}

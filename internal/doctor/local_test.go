@@ -1,0 +1,79 @@
+package doctor_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/doctor"
+)
+
+// What is wrong, or likely not meant, on this machine is told.
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	write := func(t *testing.T, mode os.FileMode) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "secret")
+		if err := errors.Join(os.WriteFile(path, []byte("s"), 0o600), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	secret := func(path string) map[string]*config.Source {
+		return map[string]*config.Source{"shop": {Secrets: []config.Secret{{Name: "main", File: path}}}}
+	}
+	for name, c := range map[string]struct {
+		tune    func(t *testing.T, c *config.Config)
+		check   string
+		verdict doctor.Verdict
+		found   string
+	}{
+		"a secret for nobody else":       {func(t *testing.T, c *config.Config) { c.Sources = secret(write(t, 0o640)) }, "config.secrets", doctor.OK, "1 file with secrets"},
+		"a secret for everybody":         {func(t *testing.T, c *config.Config) { c.Sources = secret(write(t, 0o644)) }, "config.secrets", doctor.Warn, "sources.shop.secrets.main: "},
+		"a secret that is gone":          {func(_ *testing.T, c *config.Config) { c.Sources = secret("/nowhere/secret") }, "config.secrets", doctor.Error, "no such file"},
+		"credentials":                    {func(t *testing.T, c *config.Config) { c.NATS.Credentials = write(t, 0o604) }, "config.secrets", doctor.Warn, "nats.credentials: "},
+		"the admin interface for others": {func(_ *testing.T, c *config.Config) { c.Admin.Listen = "10.0.0.1:8081" }, "config.admin", doctor.Warn, "has no certificate"},
+		"the same with a certificate":    {func(_ *testing.T, c *config.Config) { c.Admin.Listen, c.Admin.TLS.Cert = "10.0.0.1:8081", "/c" }, "config.admin", doctor.OK, "asks each caller for a token"},
+		"metrics for everybody":          {func(_ *testing.T, c *config.Config) { c.Admin.MetricsListen = "0.0.0.0:9100" }, "config.metrics", doctor.Warn, "0.0.0.0:9100"},
+		"metrics for some":               {func(_ *testing.T, c *config.Config) { c.Admin.MetricsListen = "10.0.0.1:9100" }, "config.metrics", doctor.OK, "10.0.0.1:9100"},
+		"an unsafe setting":              {func(*testing.T, *config.Config) {}, "config.doubtful", doctor.Warn, "ingest.spool.unsafe_dir is on"},
+		"a spool that finds no room":     {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.MaxBytes = 1 << 60 }, "config.doubtful", doctor.Warn, "MiB are free for"},
+		"no spool":                       {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.Dir = "" }, "spool.folder", doctor.Warn, "there is none"},
+		"a spool in memory":              {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.UnsafeDir = false }, "spool.folder", doctor.Error, "/tmp"},
+		"a spool in a file":              {func(t *testing.T, c *config.Config) { c.Ingest.Spool.Dir = write(t, 0o600) }, "spool.folder", doctor.Error, "is no folder"},
+		"a spool with a file set apart": {func(t *testing.T, c *config.Config) {
+			if err := errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700), os.WriteFile(filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}, "spool.files", doctor.Error, "1 file set apart"},
+		"a rule that never fires": {func(_ *testing.T, c *config.Config) {
+			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe"}}
+			c.Effects = map[string]*config.Effect{"receipt": {Source: "shop", Type: "invoise", Steps: []config.EffectStep{{}}}}
+		}, "config.doubtful", doctor.Warn, "did you mean invoice?"},
+		"few files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files", doctor.Warn, "1099511627776 connections are allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := configured(t)
+			c.tune(t, cfg)
+			want(t, doctor.Examine(t.Context(), doctor.Options{Config: cfg}), c.check, c.verdict, c.found)
+			if left, _ := filepath.Glob(filepath.Join(cfg.Ingest.Spool.Dir, "doctor-*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// Each problem of a configuration is told by itself.
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	_, err := config.Parse([]byte("databse: {}\nsources: {shop: {provider: nobody}}\n"), func(string) string { return "" })
+	r := doctor.Examine(t.Context(), doctor.Options{ConfigError: err})
+	want(t, r, "config.valid", doctor.Error, "databse")
+	want(t, r, "config.valid", doctor.Error, `"nobody" is not known`)
+	if r.Errors < 3 {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,181 @@
+package doctor_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/doctor"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// A server with the shipped settings is well, and each setting that weakens a promise is told while it is on.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	owner, url := cluster(t, nil)
+	exec(t, owner, `CREATE ROLE plain LOGIN`)
+	exec(t, owner, `GRANT postern_operator TO plain`)
+	operator := open(t, url+"&user=plain", "postern_operator")
+	look := func() *doctor.Report { return doctor.Examine(t.Context(), doctor.Options{Pool: operator}) }
+	if r := look(); r.Errors+r.Warnings > 0 || len(r.Checks) < 15 {
+		t.Errorf("at first: %+v", r)
+	}
+	for _, c := range []struct {
+		name, value string
+		check       string
+		verdict     doctor.Verdict
+	}{
+		{"fsync", "off", "postgres.fsync", doctor.Error},
+		{"full_page_writes", "off", "postgres.full_page_writes", doctor.Error},
+		{"zero_damaged_pages", "on", "postgres.zero_damaged_pages", doctor.Error},
+		{"ignore_checksum_failure", "on", "postgres.ignore_checksum_failure", doctor.Error},
+		{"autovacuum", "off", "postgres.autovacuum", doctor.Error},
+		{"track_counts", "off", "postgres.track_counts", doctor.Error},
+		{"synchronous_standby_names", "nobody", "postgres.standby", doctor.Error},
+	} {
+		set := func(sql string, bad int) {
+			t.Helper()
+			exec(t, owner, sql)
+			exec(t, owner, `SELECT pg_reload_conf()`)
+			testkit.Eventually(t, time.Minute, func() error { // a session hears of it before its next statement, or a moment later
+				if r := look(); len(of(r, c.check)) != bad {
+					return fmt.Errorf("%s: %+v", sql, r)
+				}
+				return nil
+			})
+		}
+		set(fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", c.name, c.value), 1)
+		want(t, look(), c.check, c.verdict, "")
+		set("ALTER SYSTEM RESET "+c.name, 0)
+	}
+	exec(t, owner, `SELECT pg_create_physical_replication_slot('gone', true)`)
+	want(t, look(), "postgres.slots", doctor.Warn, "slot gone, used by nobody, holds back")
+	weak, err := pgxpool.New(t.Context(), url+"&search_path=postern&synchronous_commit=off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer weak.Close()
+	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: weak}), "postgres.synchronous_commit", doctor.Error, "off")
+}
+
+// What only a start of the server changes is told too.
+func TestServerIsTooSmall(t *testing.T) {
+	t.Parallel()
+	owner, _ := cluster(t, map[string]string{"wal_level": "minimal", "max_wal_senders": "0", "max_connections": "20", "max_locks_per_transaction": "10"})
+	r := doctor.Examine(t.Context(), doctor.Options{Pool: owner, Config: configured(t)})
+	want(t, r, "postgres.wal_level", doctor.Warn, "neither a standby nor a backup")
+	want(t, r, "postgres.connections", doctor.Warn, " of 17 are in use")
+	want(t, r, "postgres.locks", doctor.Warn, "room for 200 locks")
+	want(t, r, "postgres.login", doctor.Warn, "superuser")
+}
+
+// What of a database is not as daemons leave it is told, with what mends it.
+func TestDatabase(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		// damage is done by the owner; tune changes how it is looked at.
+		damage  string
+		tune    func(*doctor.Options)
+		check   string
+		verdict doctor.Verdict
+		found   string
+	}{
+		"a right too many":         {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights", doctor.Error, "postern_gateway may UPDATE events"},
+		"a right too few":          {`REVOKE INSERT ON outcomes FROM postern_processor`, nil, "postgres.rights", doctor.Error, "postern_processor may not INSERT outcomes"},
+		"a trigger that is off":    {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil, "postgres.append_only", doctor.Error, "table events, owned by postern_maintenance, has 1 of the 2"},
+		"an owner":                 {`ALTER TABLE events OWNER TO postern_gateway`, nil, "postgres.append_only", doctor.Error, "owned by postern_gateway"},
+		"an older schema":          {`DELETE FROM schema_migrations WHERE version_id = (SELECT max(version_id) FROM schema_migrations)`, nil, "postgres.schema", doctor.Error, "older"},
+		"a newer schema":           {`INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, true)`, nil, "postgres.schema", doctor.Error, "newer"},
+		"no partitions ahead":      {`DO $$ DECLARE p text; BEGIN FOR p IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`, nil, "postgres.partitions", doctor.Error, "the log has partitions until"},
+		"few partitions ahead":     {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
+		"no processor":             {`DELETE FROM checkpoints`, nil, "postgres.processor", doctor.Warn, "none is running"},
+		"a spool not emptied":      {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty last 10m0s ago"},
+		"a spool nobody knows of":  {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', '-infinity')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty never"},
+		"a spool with a new name":  {`INSERT INTO spools (spool, place, empty_at) VALUES ('new', 'here:/spool', now()), ('old', 'here:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the folder has another name by now"},
+		"a clock":                  {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(-10 * time.Second) } }, "postgres.clock", doctor.Warn, "apart"},
+		"a clock far off":          {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(2 * time.Minute) } }, "postgres.clock", doctor.Error, "apart"},
+		"a disk that is full soon": {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 }, "postgres.disk", doctor.Error, "of the disk that was told"},
+		"a day that stays":         {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400) * 1000, (extract(epoch FROM now())::bigint - 9 * 86400) * 1000)`, func(o *doctor.Options) { o.Config.Retention.Bodies = 2 }, "postgres.retention", doctor.Warn, "retention.bodies is 2 days"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testkit.Database(t)
+			prepared(t, db.Pool)
+			o := doctor.Options{Pool: db.Role(t, "operator"), Config: configured(t)}
+			if c.tune != nil {
+				c.tune(&o)
+			} else if bad := of(doctor.Examine(t.Context(), o), c.check); len(bad) > 0 {
+				t.Fatalf("before: %+v", bad)
+			}
+			exec(t, db.Pool, c.damage)
+			want(t, doctor.Examine(t.Context(), o), c.check, c.verdict, c.found)
+		})
+	}
+}
+
+// A database that takes no writes, or does not answer, is told, and all else is looked at.
+func TestDatabaseAway(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	prepared(t, db.Pool)
+	exec(t, db.Pool, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET default_transaction_read_only = on'; END $$`)
+	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: db.Role(t, "operator")}), "postgres.reached", doctor.Error, "read-only")
+	r := doctor.Examine(t.Context(), doctor.Options{PoolError: errors.New("nobody answers"), ConnError: errors.New("no server"), Config: configured(t)})
+	want(t, r, "postgres.reached", doctor.Error, "nobody answers")
+	want(t, r, "nats.reached", doctor.Error, "no server")
+	want(t, r, "spool.folder", doctor.OK, "can be written to")
+	proxy := testkit.Proxy(t, db.URL)
+	pool := open(t, proxy.URL, "postern_operator")
+	proxy.Cut()
+	r = doctor.Examine(t.Context(), doctor.Options{Pool: pool})
+	if n := len(of(r, "postgres.reached")); n != 1 || r.Errors < 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What a test cannot take from a server it hides from a session: the catalogue is looked at through a schema of the test's own.
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hide    string
+		check   string
+		verdict doctor.Verdict
+		found   string
+	}{
+		"checksums": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'data_checksums' THEN 'off' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s`,
+			"postgres.data_checksums", doctor.Warn, "not noticed"},
+		"a role": {`CREATE FUNCTION fake.to_regrole(name text) RETURNS regrole LANGUAGE sql AS $$ SELECT pg_catalog.to_regrole(nullif(name, 'postern_reader')) $$`,
+			"postgres.roles", doctor.Error, "there is no role postern_reader"},
+		"a slot that lost its log": {`CREATE VIEW fake.pg_replication_slots AS SELECT 'late'::text AS slot_name, true AS active, 'lost'::text AS wal_status, NULL::pg_lsn AS restart_lsn`,
+			"postgres.slots", doctor.Error, "slot late, in use"},
+		"standbys that commits do not wait for": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'synchronous_standby_names' THEN 'pg2' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s;
+			CREATE VIEW fake.pg_stat_replication AS SELECT 'async'::text AS sync_state`, "postgres.standby", doctor.Error, "commits wait for pg2, and none of 1 standby is that"},
+		"a standby that commits wait for": {`CREATE VIEW fake.pg_settings AS SELECT s.name, CASE s.name WHEN 'synchronous_standby_names' THEN 'pg2' ELSE s.setting END AS setting FROM pg_catalog.pg_settings s;
+			CREATE VIEW fake.pg_stat_replication AS SELECT 'sync'::text AS sync_state`, "postgres.standby", doctor.OK, "survives the loss of the primary"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testkit.Database(t)
+			prepared(t, db.Pool)
+			exec(t, db.Pool, `CREATE SCHEMA fake`)
+			for _, sql := range strings.Split(c.hide, ";\n") {
+				exec(t, db.Pool, sql)
+			}
+			cfg, err := pgxpool.ParseConfig(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg.ConnConfig.RuntimeParams["search_path"] = "fake, pg_catalog, postern"
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			want(t, doctor.Examine(t.Context(), doctor.Options{Pool: pool}), c.check, c.verdict, c.found)
+		})
+	}
+}

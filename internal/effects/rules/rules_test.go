@@ -1,0 +1,231 @@
+package rules_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/effects/rules"
+)
+
+var change = rules.Scope{Change: true, Steps: map[string][]string{"customer": {"id"}}}
+
+func facts(t *testing.T, old, now string) *rules.Facts {
+	t.Helper()
+	f := &rules.Facts{Object: rules.Object{Source: "stripe", Type: "invoice", ID: "in_1"}, Event: rules.Event{ID: "7", Key: "evt_1", Type: "invoice.paid"},
+		Steps: map[string]map[string]any{"customer": {"id": "c 1/2"}}}
+	var err error
+	if f.Old, err = rules.Decode([]byte(old)); err != nil {
+		t.Fatal(err)
+	}
+	if f.New, err = rules.Decode([]byte(now)); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Conditions see the change, and what is not there is not an error where it is asked for so.
+func TestConditions(t *testing.T) {
+	t.Parallel()
+	f := facts(t, `{"status":"open","lines":[{"amount":5}],"n":1.50}`, `{"status":"paid","lines":[{"amount":5},{"amount":7}],"n":1.5,"customer":null,"big":9007199254740993}`)
+	for text, want := range map[string]bool{
+		`new.status == "paid" && changed("status")`:   true,
+		`old.status == new.status`:                    false,
+		`changed("n")`:                                false,
+		`changed("lines.0.amount")`:                   false,
+		`changed("lines.1")`:                          true,
+		`changed("lines.1.amount") && old != nil`:     true,
+		`changed("customer")`:                         true,
+		`new.customer?.email == nil`:                  true,
+		`any(new.lines, .amount > 6)`:                 true,
+		`sum(new.lines, .amount) == 12`:               true,
+		`event.type == "invoice.paid"`:                true,
+		`!object.deleted`:                             true,
+		`new.big == 9007199254740993`:                 true,
+		`any(new.lines, any(old.lines, #.amount==5))`: true,
+	} {
+		e, err := rules.Compile(text, change, true)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got, err := e.Holds(f); err != nil || got != want {
+			t.Errorf("%s: %t, %v", text, got, err)
+		}
+	}
+	created, err := rules.Compile(`old == nil`, change, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := created.Holds(facts(t, ``, `{}`)); err != nil || !got {
+		t.Errorf("of what was not there: %t, %v", got, err)
+	}
+}
+
+// What cannot be used is found when the rule is read, with its place.
+func TestRefusedExpressions(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		``:                                  "is empty",
+		`new.`:                              "column",
+		`event.tpye == "x"`:                 "tpye",
+		`nwe.status == "x"`:                 "nwe",
+		`new.status == "x" ? 1 : 2`:         "bool",
+		`steps.custmer.id == "1"`:           "custmer",
+		`steps.customer.name == "1"`:        "name",
+		`now() > date("2026-01-01")`:        "now",
+		`window.start == ""`:                "window",
+		`changed(1)`:                        "changed",
+		strings.Repeat("1+", 400) + "1 > 0": "nodes",
+	} {
+		if _, err := rules.Compile(text, change, true); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want one about %s", text, err, want)
+		}
+	}
+	if _, err := rules.Compile(`changed("x")`, rules.Scope{Window: true}, true); err == nil {
+		t.Error("a schedule has no change")
+	}
+}
+
+// An expression that would take for ever, or all the memory, ends with an error.
+func TestExpressionsAreBounded(t *testing.T) {
+	t.Parallel()
+	f := facts(t, `{}`, `{"a":[`+strings.Repeat("1,", 1999)+`1]}`)
+	for _, text := range []string{`all(new.a, all(new.a, all(new.a, true)))`, `count(1..90000, count(1..90000, true) > 0) > 0`, `len(map(1..50000, 1..50000)) > 0`, `repeat("x", 1000000000) == ""`} {
+		e, err := rules.Compile(text, change, true)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if _, err := e.Holds(f); err == nil {
+			t.Errorf("%s: ends well", text)
+		}
+	}
+}
+
+// Templates give what they stand for, and nothing that a value holds becomes a part of what is around it.
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	f := facts(t, ``, `{"id":"in_1","total":12.30,"name":"\"}, {\"evil\": 1","lines":[1,2],"none":null,"big":12345678901234567890.5,"free":0}`)
+	for text, want := range map[string]string{
+		`plain`: "plain", ``: "", `email:receipt:{{ new.id }}`: "email:receipt:in_1", `{{new.total}} EUR`: "12.3 EUR", `{{ {"a": {"b": 1}}.a.b }}`: "1", `{{ "}}" + new.id }}`: "}}in_1",
+		`{{ new.lines }}`: "[1,2]", `{{ new.none ?? "-" }}`: "-", `{{ new.big }}`: "12345678901234567890.5", `{{new.free}}`: "0",
+	} {
+		c, err := rules.CompileText(text, change)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got, err := c.Render(f); err != nil || got != want {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	for text, want := range map[string]string{`a{{`: "has no }}", `{{ }}`: "is empty", `{{ "}} `: "has no }}", `{{ new.id + }}`: "column"} {
+		if _, err := rules.CompileText(text, change); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	null, err := rules.CompileText("x{{ new.none }}", change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := null.Render(f); err == nil {
+		t.Errorf("null renders as %q", got)
+	}
+	at, err := rules.CompileText(`https://h/customers/{{ steps.customer.id }}?q={{ steps.customer.id }}`, change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := at.RenderURL(f); err != nil || got != "https://h/customers/c%201%2F2?q=c+1%2F2" {
+		t.Errorf("address %q, %v", got, err)
+	}
+}
+
+// What a value holds leads to no other place than its own: neither to the collection nor above it.
+func TestPathsLeadNowhereElse(t *testing.T) {
+	t.Parallel()
+	for path, ids := range map[string][]string{
+		"/customers/{{ new.id }}":             {"", ".", "..", "../x", "x/..", `..\x`},
+		"/customers/{{ new.id }}/x?a=1":       {"", ".", ".."},
+		"{{ new.id }}":                        {"", ".."},
+		"/customers/{{ new.id }}{{ new.id }}": {"", "."},
+		"/customers/.{{ new.id }}":            {"."},
+		"/customers/%2e{{ new.id }}?b=/c":     {"."},
+	} {
+		for _, id := range ids {
+			if got, err := text(t, path).RenderURL(&rules.Facts{New: map[string]any{"id": id}}); err == nil {
+				t.Errorf("%s with %q: %q", path, id, got)
+			}
+		}
+	}
+	for path, want := range map[string]string{"/c/{{ new.id }}": "/c/...", "/c/v{{ new.id }}/": "/c/v.../", "/c/.{{ new.id }}.json?q={{ new.none ?? '' }}&p={{ '..' }}": "/c/.....json?q=&p=..", "/c/../d/{{ new.id }}": "/c/../d/...", "/c/{{ '%2e%2e' }}": "/c/%252e%252e"} {
+		if got, err := text(t, path).RenderURL(&rules.Facts{New: map[string]any{"id": "..."}}); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", path, got, err, want)
+		}
+	}
+}
+
+// A structure stays the structure that it was, whatever values hold.
+func TestTrees(t *testing.T) {
+	t.Parallel()
+	f := facts(t, ``, `{"id":"in_1","total":12.5,"name":"\"}, {\"evil\": 1","none":null}`)
+	tree, err := rules.CompileTree(map[string]any{"to": "{{ new.name }}", "lines": []any{map[string]any{"amount": "{{ new.total }}", "fixed": 3, "n": "{{ new.none }}", "t": "a {{ new.id }}"}}}, change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := tree.Render(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(got)
+	if err != nil || string(b) != `{"lines":[{"amount":12.5,"fixed":3,"n":null,"t":"a in_1"}],"to":"\"}, {\"evil\": 1"}` {
+		t.Errorf("%s, %v", b, err)
+	}
+	if _, err := rules.CompileTree(map[string]any{"a": []any{"x", "{{ nwe }}"}}, change); err == nil || !strings.HasPrefix(err.Error(), "a.1: ") {
+		t.Errorf("the path to what is wrong: %v", err)
+	}
+}
+
+// Null of a state is sent as it is; null of what a step has captured is a step that did not say what the next one needs.
+func TestNullOfSteps(t *testing.T) {
+	t.Parallel()
+	f := facts(t, ``, `{"none":null}`)
+	f.Steps["customer"]["id"] = nil
+	for of, want := range map[string]string{`{{ new.none }}`: `{"a":null}`, `{{ steps.customer.id ?? "-" }}`: `{"a":"-"}`, `{{ steps.customer.id == nil }}`: `{"a":true}`, `{{ steps.customer.id }}`: "", `{{ steps["customer"].id }}`: "", `{{ true ? steps.customer.id : 1 }}`: ""} {
+		tree, err := rules.CompileTree(map[string]any{"a": of}, change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rules.Request{Path: text(t, "/"), JSON: tree}
+		got, err := r.Render(f, "k")
+		if want == "" && (err == nil || !strings.Contains(err.Error(), "json: a: ") || !strings.Contains(err.Error(), "is null")) || want != "" && (err != nil || got.Body != want) {
+			t.Errorf("%s: %s, %v, want %q", of, got.Body, err, want)
+		}
+	}
+}
+
+// States are read so that a number is printed as it was.
+func FuzzNumbers(f *testing.F) {
+	for _, n := range []string{"1", "-0", "1.50", "9007199254740993", "1e3", "0.1", "12345678901234567890", "1E-7", "100", "1.0"} {
+		f.Add(n)
+	}
+	scope := rules.Scope{}
+	c, err := rules.CompileText("{{ new.n }}", scope)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		state, err := rules.Decode([]byte(`{"n":` + text + `}`))
+		if _, ok := state["n"]; err != nil || !ok || len(state) != 1 || strings.ContainsAny(text, "\"[{tfn \n\t\r,:") {
+			return
+		}
+		got, err := c.Render(&rules.Facts{New: state})
+		want := text
+		if strings.Contains(text, ".") && !strings.ContainsAny(text, "eE") {
+			want = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+		}
+		if err != nil || got != want && got != text && !(got == "0" && want == "-0") {
+			t.Errorf("%s is printed as %s, %v", text, got, err)
+		}
+	})
+}

@@ -1,0 +1,42 @@
+package runner
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/effects"
+)
+
+// next decides about an effect that was taken. Of a step in doubt it is not asked while the call may be under way still, and it is not sent again under a key that the other side may have forgotten.
+func (d *destination) next(t *taken) (*call, *ending) {
+	t.destination = d.reach.Name
+	c, end := next(t, d.rules.Named(t.rule))
+	if end != nil || !c.doubted {
+		return c, end
+	}
+	b := t.row(c.step.Name, c.undo)
+	if c.check {
+		// It ended at the latest with what ended the attempt, or with the lease that it was made under.
+		if wait := min(c.step.Timeout-b.ended, d.r.lease(c.step.Destination, d.lease)-b.reserved); wait > 0 {
+			return nil, t.back(effects.Failed, wait, t.attempts-1, fmt.Sprintf("step %s: the other side is asked whether it was done when its timeout is over", c.step.Name))
+		}
+		return c, nil
+	}
+	if c.keyed() && b.known+d.lease > d.reach.KeysKept { // it may be sent as late as the lease ends
+		end = t.doubt(c.step, c.undo, fmt.Sprintf("nobody knows whether it was done, and it was sent %s ago under a key that destination %s keeps for %s (keys_kept)", b.known.Round(time.Second), t.destination, d.reach.KeysKept))
+		end.forgotten = true
+		return nil, end
+	}
+	return c, nil
+}
+
+// keyed says whether nothing but its key keeps the step from being done again.
+func (c *call) keyed() bool {
+	of := &c.step.Do
+	if c.undo {
+		of = c.step.Undo
+	}
+	return of.KeyHeader != "" || !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, of.Method)
+}

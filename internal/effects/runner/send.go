@@ -1,0 +1,121 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+)
+
+const userAgent = "Postern (+https://github.com/postern-gateway/postern)"
+
+// send sends a request once. The transport sends what it takes for repeatable again, where a kept connection ends, and tells nobody: so what has a body, and what must not be repeated, is given to it in a form
+// that it reads once.
+func (d *destination) send(ctx context.Context, c *call) (a answer) {
+	ctx, cancel := context.WithTimeout(ctx, c.step.Timeout)
+	defer cancel()
+	var began atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { began.Store(true) }})
+	req, err := http.NewRequestWithContext(ctx, c.request.Method, d.reach.URL+c.request.Path, http.NoBody)
+	if err != nil {
+		return answer{err: err, unsent: true}
+	}
+	if c.request.Body != "" || c.step.Once && !c.check {
+		req.Body, req.ContentLength, req.GetBody = io.NopCloser(strings.NewReader(c.request.Body)), int64(len(c.request.Body)), nil
+	}
+	for name, values := range d.reach.Headers {
+		req.Header[name] = values
+	}
+	for name, value := range c.request.Headers {
+		req.Header.Set(name, value)
+	}
+	req.Header.Set("User-Agent", userAgent)
+	d.sign(req.Header, c.facts.StepKey, c.request.Body, time.Now())
+	res, err := d.client.Do(req)
+	if err != nil {
+		return answer{err: told(err), unsent: !began.Load()}
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, d.reach.MaxAnswer+1))
+	a = answer{status: res.StatusCode, header: res.Header, body: body, whole: err == nil && int64(len(body)) <= d.reach.MaxAnswer}
+	if int64(len(body)) > d.reach.MaxAnswer {
+		a.body = body[:d.reach.MaxAnswer]
+	}
+	a.body = []byte(d.clean(string(a.body)))
+	return a
+}
+
+// sign signs a call by Standard Webhooks: its id, which for a step is its key, is the same at each attempt, and its time is the attempt's.
+func (d *destination) sign(h http.Header, id, body string, now time.Time) {
+	if d.reach.Sign == nil {
+		return
+	}
+	at := strconv.FormatInt(now.Unix(), 10)
+	mac := hmac.New(sha256.New, d.reach.Sign)
+	fmt.Fprintf(mac, "%s.%s.%s", id, at, body)
+	h.Set("Webhook-Id", id)
+	h.Set("Webhook-Timestamp", at)
+	h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+}
+
+// told leaves out the address, whose query may hold what nobody should read in a ledger.
+func told(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// clean takes the destination's secrets out of a text.
+func (d *destination) clean(text string) string {
+	for _, secret := range d.reach.Secrets {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "")
+}
+
+// excerpt is the beginning of an answer in one line.
+func excerpt(body []byte) string {
+	if json.Valid(body) {
+		var b bytes.Buffer
+		if json.Compact(&b, body) == nil {
+			body = b.Bytes()
+		}
+	}
+	text := strings.Join(strings.Fields(string(body)), " ")
+	if len(text) <= maxTrouble {
+		return text
+	}
+	text = text[:maxTrouble]
+	for !utf8.ValidString(text) && len(text) > maxTrouble-utf8.UTFMax {
+		text = text[:len(text)-1]
+	}
+	return text + "..."
+}
+
+// retryAfter is how long the other side wants to be left alone; zero where it does not say.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil && seconds >= 0 {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), maxRetryAfter)
+}

@@ -1,0 +1,295 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
+)
+
+// claimSQL takes effects whose next step goes to a destination and is due. What another process is taking is passed over. From the first attempt of a round the age of its retries counts. The time is asked for once, and
+// what is taken is an array too, so that both are looked up by an index whatever PostgreSQL thinks of how many there are.
+const claimSQL = `
+WITH due AS MATERIALIZED (
+  SELECT effect, tried_since FROM effects WHERE destination = $1 AND state IN ('planned', 'failed') AND due <= (SELECT clock_now()) ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE effects e SET state = 'running', due = NULL, taken_by = $3, taken_until = clock_now() + $4::interval, claims = e.claims + 1, attempts = e.attempts + 1, updated_at = clock_now(),
+  tried_since = coalesce(e.tried_since, CASE WHEN e.attempts > 0 THEN e.planned_at ELSE clock_now() END)
+FROM due WHERE e.effect = due.effect AND e.effect = ANY(ARRAY(SELECT effect FROM due))
+RETURNING e.effect, e.claims, e.key, e.rule_version, e.forced, e.rule, e.undoing, e.attempts, e.facts, clock_now() - e.tried_since, due.tried_since IS NULL, clock_now()`
+
+// begunSQL reads what was begun. A step that was begun before known_since was kept may have been known since its effect was planned.
+const begunSQL = `
+SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, clock_now() - s.reserved_at, clock_now() - coalesce(s.ended_at, s.reserved_at), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END)
+FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[])`
+
+// reserveSQL enters steps before their calls are made. Of an attempt that was not done the other side knows nothing; of any other it may.
+const reserveSQL = `
+INSERT INTO effect_steps AS s (effect, step, undo, place, state, destination, request, fingerprint, doubt, undoable, captures, attempts, reserved_at, known_since)
+SELECT d.effect, d.step, d.undo, d.place, 'reserved', d.destination, d.request, d.fingerprint, d.doubt, d.undoable, string_to_array(d.captures, ','), 1, now.at, now.at
+FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::int[], $5::text[], $6::jsonb[], $7::bytea[], $8::text[], $9::bool[], $10::text[])
+  AS d(effect, step, undo, place, destination, request, fingerprint, doubt, undoable, captures), (SELECT clock_now() AS at) now
+ON CONFLICT (effect, step, undo) DO UPDATE SET state = 'reserved', destination = excluded.destination, request = excluded.request, fingerprint = excluded.fingerprint,
+  doubt = excluded.doubt, undoable = excluded.undoable, captures = excluded.captures, attempts = s.attempts + 1, reserved_at = excluded.reserved_at,
+  known_since = CASE WHEN s.state = 'failed' THEN excluded.known_since ELSE coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN (SELECT planned_at FROM effects WHERE effect = s.effect) ELSE s.reserved_at END) END, ended_at = NULL, status = NULL, error = ''`
+
+// ownSQL locks the effects of endings before anything of them is written, as whoever redacts does, so that what is written next sees what was redacted before it, and neither waits for the other in a circle.
+const ownSQL = `SELECT FROM effects WHERE effect = ANY($1::bigint[]) ORDER BY effect FOR UPDATE`
+
+// endStepsSQL records what came of steps, as long as no other attempt was begun; of what was redacted meanwhile it keeps no word of the other side's.
+const endStepsSQL = `
+UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown' AND d.state = 'unknown' THEN coalesce(s.ended_at, clock_now()) ELSE clock_now() END, status = nullif(d.status, 0), doubt = CASE WHEN d.forgotten THEN 'person' ELSE s.doubt END,
+  captured = CASE WHEN e.facts IS NULL THEN '{}' ELSE d.captured END, error = CASE WHEN e.facts IS NULL THEN '' ELSE d.error END
+FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::text[], $5::int[], $6::jsonb[], $7::text[], $8::bigint[], $9::bool[]) AS d(effect, step, undo, state, status, captured, error, claims, forgotten)
+JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims
+WHERE s.effect = d.effect AND s.step = d.step AND s.undo = d.undo`
+
+const endSQL = `
+UPDATE effects e SET state = d.state, reason = CASE WHEN e.facts IS NULL THEN '' ELSE d.reason END, due = CASE WHEN d.state IN ('planned', 'failed') THEN clock_now() + d.wait * interval '1 microsecond' END, destination = d.destination,
+  attempts = d.attempts, tried_since = CASE WHEN NOT d.afresh THEN e.tried_since END, taken_by = '', taken_until = NULL, updated_at = clock_now()
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bool[]) AS d(effect, state, reason, wait, destination, attempts, claims, afresh)
+WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims`
+
+// lapseSQL gives back what a process had taken that has not told what came of it: whether a step that was reserved was done nobody knows.
+const lapseSQL = `
+WITH lapsed AS (
+  UPDATE effects SET state = 'failed', due = clock_now(), taken_by = '', taken_until = NULL, reason = 'the process that had taken it ended', updated_at = clock_now()
+  WHERE effect IN (SELECT effect FROM effects WHERE state = 'running' AND taken_until <= clock_now() ORDER BY effect LIMIT 1000 FOR UPDATE SKIP LOCKED)
+  RETURNING effect
+), doubted AS (
+  UPDATE effect_steps s SET state = 'unknown', ended_at = clock_now(), error = 'the process ended before there was an answer' FROM lapsed WHERE s.effect = lapsed.effect AND s.state = 'reserved'
+)
+SELECT count(*) FROM lapsed`
+
+// Statements are all SQL statements of this package, for the test that prepares each.
+func Statements() []string {
+	return []string{claimSQL, begunSQL, reserveSQL, ownSQL, endStepsSQL, endSQL, lapseSQL, straysSQL, datedSQL, expireSQL, statesSQL, unknownSQL, dueSQL}
+}
+
+// begun is a step's row.
+type begun struct {
+	step     string
+	undo     bool
+	state    effects.StepState
+	request  json.RawMessage
+	attempts int
+	captured map[string]any
+	// reserved, ended and known are how long ago its last attempt was reserved and ended, and the first was reserved that may have been done.
+	reserved, ended, known time.Duration
+}
+
+// taken is an effect that this process has taken.
+type taken struct {
+	effect int64
+	// claims counts how often it was taken: this attempt is the one that it names.
+	claims    int64
+	key, rule string
+	// destination is the one that its next step goes to.
+	destination     string
+	version, forced int
+	undoing         bool
+	attempts        int
+	facts           []byte
+	// age is for how long its step has been tried in this round, which the last step or a person's word began; first: this attempt is the first of it.
+	age   time.Duration
+	first bool
+	// now is when it was taken, by the database's clock.
+	now   time.Time
+	steps []begun
+}
+
+// row is that of a step, nil where it was not begun.
+func (t *taken) row(step string, undo bool) *begun {
+	for i := range t.steps {
+		if t.steps[i].step == step && t.steps[i].undo == undo {
+			return &t.steps[i]
+		}
+	}
+	return nil
+}
+
+// claim takes effects and reads what was begun of them.
+func claim(ctx context.Context, tx pgx.Tx, destination, id string, most int, lease time.Duration) ([]*taken, error) {
+	rows, err := tx.Query(ctx, claimSQL, destination, most, id, lease)
+	if err != nil {
+		return nil, fmt.Errorf("take effects: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*taken, error) {
+		t := &taken{}
+		return t, row.Scan(&t.effect, &t.claims, &t.key, &t.version, &t.forced, &t.rule, &t.undoing, &t.attempts, &t.facts, &t.age, &t.first, &t.now)
+	})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	byID, ids := map[int64]*taken{}, make([]int64, len(all))
+	for i, t := range all {
+		byID[t.effect], ids[i] = t, t.effect
+	}
+	if rows, err = tx.Query(ctx, begunSQL, ids); err != nil {
+		return nil, fmt.Errorf("read steps: %w", err)
+	}
+	var effect int64
+	var b begun
+	var captured []byte
+	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.reserved, &b.ended, &b.known}, func() (err error) {
+		if b.captured, err = rules.Decode(captured); err != nil { // which keeps a long number, as of an id, what it is
+			return err
+		}
+		byID[effect].steps = append(byID[effect].steps, b)
+		b.request = nil
+		return nil
+	})
+	return all, err
+}
+
+// call is one request that is to be made, for a step or to ask whether it was done.
+type call struct {
+	*taken
+	rule  *rules.Rule
+	step  *rules.Step
+	undo  bool
+	check bool
+	// doubted: nobody knows whether an attempt before this one did the step.
+	doubted bool
+	// at is when the effect was taken.
+	at      time.Time
+	place   int
+	request rules.Rendered
+	facts   *rules.Facts
+}
+
+// doubts says what clears up a lost answer of the call.
+func (c *call) doubts() effects.Doubt {
+	switch {
+	case c.step.Check != nil && !c.undo:
+		return effects.DoubtCheck
+	case c.step.Once:
+		return effects.DoubtPerson
+	}
+	return effects.DoubtKey
+}
+
+// captures are the names of what the answer is to say, which are of letters, digits and _.
+func (c *call) captures() []string {
+	if c.undo {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(c.step.Capture))
+}
+
+// reserve enters the steps of calls that may do something.
+func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
+	var ids []int64
+	var steps, destinations, doubts, captures []string
+	var undos, undoable []bool
+	var places []int32
+	var requests, prints [][]byte
+	for _, c := range calls {
+		if c.check {
+			continue
+		}
+		stored, print, err := fingerprint(c.request)
+		if err != nil {
+			return err
+		}
+		ids, steps, undos, places = append(ids, c.effect), append(steps, c.step.Name), append(undos, c.undo), append(places, int32(c.place))
+		destinations, requests, prints = append(destinations, c.step.Destination), append(requests, stored), append(prints, print)
+		doubts, undoable = append(doubts, string(c.doubts())), append(undoable, c.step.Undo != nil)
+		captures = append(captures, strings.Join(c.captures(), ","))
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, reserveSQL, ids, steps, undos, places, destinations, requests, prints, doubts, undoable, captures); err != nil {
+		return fmt.Errorf("reserve %d steps: %w", len(ids), err)
+	}
+	return nil
+}
+
+// ending is what came of a call, or of an effect that could not be called for.
+type ending struct {
+	effect int64
+	// claims is the attempt that came to it.
+	claims int64
+	// step is empty where no step has changed.
+	step     string
+	undo     bool
+	stepIs   effects.StepState
+	status   int
+	captured map[string]any
+	trouble  string
+	// forgotten: the step was sent under a key that the other side may not know any more.
+	forgotten bool
+
+	state       effects.State
+	reason      string
+	wait        time.Duration
+	destination string
+	attempts    int
+	// afresh: the next attempt is the first of its round.
+	afresh bool
+}
+
+// record writes what came of effects that were taken, and says of how many no other attempt was begun meanwhile.
+func record(ctx context.Context, tx pgx.Tx, all []ending) (int, error) {
+	n := len(all)
+	ids, claims, states, reasons, waits, destinations, attempts, afresh := make([]int64, n), make([]int64, n), make([]string, n), make([]string, n), make([]int64, n), make([]string, n), make([]int32, n), make([]bool, n)
+	for i, e := range all {
+		ids[i], claims[i], states[i], reasons[i], waits[i], destinations[i], attempts[i], afresh[i] = e.effect, e.claims, string(e.state), e.reason, e.wait.Microseconds(), e.destination, int32(e.attempts), e.afresh
+	}
+	steps, err := stepArgs(all)
+	if err != nil {
+		return 0, err
+	}
+	var b pgx.Batch // one after the other, without waiting for each
+	b.Queue(ownSQL, ids)
+	if steps != nil {
+		b.Queue(endStepsSQL, steps...)
+	}
+	own := 0
+	b.Queue(endSQL, ids, states, reasons, waits, destinations, attempts, claims, afresh).Exec(func(tag pgconn.CommandTag) error {
+		own = int(tag.RowsAffected())
+		return nil
+	})
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return 0, fmt.Errorf("record what came of %d effects: %w", n, err)
+	}
+	return own, nil
+}
+
+// stepArgs are the arguments of endStepsSQL; nil where no step has changed.
+func stepArgs(all []ending) ([]any, error) {
+	var ids, claims []int64
+	var steps, states, troubles []string
+	var undos, forgotten []bool
+	var statuses []int32
+	var captured [][]byte
+	for _, e := range all {
+		if e.step == "" {
+			continue
+		}
+		if e.captured == nil {
+			e.captured = map[string]any{}
+		}
+		b, err := json.Marshal(e.captured)
+		if err != nil {
+			return nil, fmt.Errorf("write what was captured: %w", err)
+		}
+		ids, claims, steps, undos, states = append(ids, e.effect), append(claims, e.claims), append(steps, e.step), append(undos, e.undo), append(states, string(e.stepIs))
+		statuses, captured, troubles = append(statuses, int32(e.status)), append(captured, b), append(troubles, e.trouble)
+		forgotten = append(forgotten, e.forgotten)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	return []any{ids, steps, undos, states, statuses, captured, troubles, claims, forgotten}, nil
+}

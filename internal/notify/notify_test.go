@@ -1,0 +1,344 @@
+package notify_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/notify"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sink"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const patience = 30 * time.Second
+
+// quick are settings that nobody has to wait for.
+var quick = notify.Settings{Every: 20 * time.Millisecond, Within: 10 * time.Second, Settled: time.Millisecond, FirstWait: 10 * time.Millisecond, LongestWait: 50 * time.Millisecond}
+
+// posted is an alert as it came.
+type posted struct {
+	id, auth, signature string
+	Type                string
+	Data                struct {
+		Notify, About, State, Summary, Command, Since string
+		Count                                         int
+		IDs                                           []int64
+	}
+}
+
+func (p posted) String() string {
+	return fmt.Sprint(p.Data.About, " ", p.Data.State, " ", p.Data.Count)
+}
+
+// bundle is a service that is told, and what it was told.
+type bundle struct {
+	db    *testkit.DB
+	cfg   *config.Config
+	mails *sink.Mails
+
+	mu   sync.Mutex
+	told []posted
+	// answer is what it answers next; nil: 200.
+	answer func() int
+	// hours is how far the database's clock has been moved.
+	hours int
+}
+
+// setup has somebody named oncall who is told over HTTP, with these settings besides, and a destination post that is a mail server.
+func setup(t *testing.T, settings string) *bundle {
+	t.Helper()
+	b := &bundle{db: testkit.Database(t), mails: sink.NewMails(t)}
+	server := httptest.NewServer(b)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	text := fmt.Sprintf(`
+database: {url: postgres://x/y}
+destinations:
+  app: {url: %q, allow: [127.0.0.1], key: {value: key-of-app}, signing_secret: {value: "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"}}
+  post: {smtp: {host: 127.0.0.1, port: %d, tls: none, from: Postern <postern@shop.example>}, allow: [127.0.0.1]}
+  dead: {url: "http://127.0.0.1:1", allow: [127.0.0.1]}
+notify: %s
+`, server.URL, b.mails.Port, settings)
+	var err error
+	if b.cfg, err = config.Parse([]byte(text), func(string) string { return "" }); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// ServeHTTP takes an alert.
+func (b *bundle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	p := posted{id: r.Header.Get("Webhook-Id"), auth: r.Header.Get("Authorization"), signature: r.Header.Get("Webhook-Signature")}
+	if err == nil {
+		err = json.Unmarshal(body, &p)
+	}
+	if err != nil || r.URL.Path != "/alerts" {
+		http.Error(w, fmt.Sprint(r.URL.Path, err), http.StatusTeapot)
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.told = append(b.told, p)
+	if b.answer != nil {
+		w.WriteHeader(b.answer())
+	}
+}
+
+// all are what was told, but for the first.
+func (b *bundle) all(first int) []posted {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]posted{}, b.told[min(first, len(b.told)):]...)
+}
+
+// watch looks until stop is called, which is at the latest when the test ends.
+func (b *bundle) watch(t *testing.T) (stop func()) {
+	t.Helper()
+	w, err := notify.New(b.db.Role(t, "processor"), quick, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Replace(notify.Recipients(b.cfg))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return stop
+}
+
+// noted waits until it is noted that so many were told.
+func (b *bundle) noted(t *testing.T, told int) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		return differ([]string{fmt.Sprint(told)}, b.db.Rows(t, `SELECT sum(turn)::text FROM notifications`))
+	})
+}
+
+// later moves the database's clock on by an hour, once it is noted that so many were told.
+func (b *bundle) later(t *testing.T, told int) {
+	t.Helper()
+	b.noted(t, told)
+	b.hours++
+	b.clock(t)
+}
+
+// clock has the database's clock be ahead by as many hours as are set.
+func (b *bundle) clock(t *testing.T) {
+	t.Helper()
+	b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT clock_timestamp() + interval '%d hours'$$`, b.hours))
+}
+
+// wants waits until exactly this was told, in the order of the words, but for the first.
+func (b *bundle) wants(t *testing.T, first int, want ...string) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		var got []string
+		for _, p := range b.all(first) {
+			got = append(got, p.String())
+		}
+		return differ(want, got)
+	})
+}
+
+func differ(want, got []string) error {
+	count := map[string]int{}
+	for _, w := range want {
+		count[w]++
+	}
+	for _, g := range got {
+		count[g]--
+	}
+	for _, n := range count {
+		if n != 0 {
+			return fmt.Errorf("told %q, want %q", got, want)
+		}
+	}
+	return nil
+}
+
+// effect enters one that was last heard of two hours ago.
+func (b *bundle) effect(t *testing.T, id int, state string, steps ...string) {
+	t.Helper()
+	b.db.Exec(t, fmt.Sprintf(`INSERT INTO effects (effect, key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
+OVERRIDING SYSTEM VALUE VALUES (%d, 'k%d', 1, 'r', 1, '', 't', 'o', 1, 0, '%s', 'd', clock_now() - interval '2 hours', clock_now() - interval '2 hours')`, id, id, state))
+	for _, s := range steps {
+		b.db.Exec(t, fmt.Sprintf(`INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at) VALUES (%d, 's', 0, '%s', 'd', '', 1, clock_now() - interval '2 hours')`, id, s))
+	}
+}
+
+// What lasts is told once, again after a while, and once when it is over; who tells that may change.
+func TestWhatLastsIsTold(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: app, path: /alerts}}`)
+	b.effect(t, 1, "review")
+	b.effect(t, 2, "review", "unknown")
+	b.effect(t, 3, "waiting")
+	b.effect(t, 4, "done")
+	stop := b.watch(t)
+	b.watch(t)
+	b.wants(t, 0, "review_effects began 2", "unknown_effects began 1", "waiting_effects began 1")
+	for _, p := range b.all(0) {
+		if p.Data.About != "review_effects" {
+			continue
+		}
+		if diff := cmp.Diff([]int64{1, 2}, p.Data.IDs); diff != "" || p.Type != "postern.alert" || p.Data.Notify != "oncall" || p.Data.Summary != "2 effects need a person" ||
+			p.Data.Command != "postern effects list --state review, and postern effects show 1" || p.auth != "Bearer key-of-app" || !strings.HasPrefix(p.signature, "v1,") {
+			t.Errorf("%+v %s", p, diff)
+		}
+	}
+	stop()
+	b.effect(t, 5, "waiting")
+	b.later(t, 3)
+	b.wants(t, 3, "review_effects lasts 2", "unknown_effects lasts 1", "waiting_effects lasts 2")
+	b.db.Exec(t, `UPDATE effects SET state = 'rejected' WHERE effect IN (1, 2)`)
+	b.wants(t, 6, "review_effects over 0", "unknown_effects over 0")
+	b.later(t, 8)
+	b.wants(t, 8, "waiting_effects lasts 2")
+	b.effect(t, 6, "review")
+	b.wants(t, 9, "review_effects began 1")
+	ids := map[string]bool{}
+	for _, p := range b.all(0) {
+		if ids[p.id] || p.id == "" {
+			t.Errorf("%s has the id of another", p)
+		}
+		ids[p.id] = true
+	}
+}
+
+// A run that failed is told once. Those that failed before anybody was to be told are not.
+func TestFailedRunsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: app, path: /alerts, about: [failed_runs, dead_outcomes]}}`)
+	b.ends(t, 1, "failed")
+	b.watch(t)
+	b.knows(t, 2)
+	b.ends(t, 2, "failed")
+	b.ends(t, 3, "done")
+	b.wants(t, 0, "failed_runs happened 1")
+	b.ends(t, 4, "failed")
+	b.ends(t, 5, "failed")
+	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES (7, 0, 1, 0, '', '', '', 'dead', '', 1, clock_now(), 1)`)
+	b.wants(t, 1, "dead_outcomes began 1")
+	b.later(t, 2)
+	b.wants(t, 2, "failed_runs happened 2", "dead_outcomes lasts 1")
+	b.later(t, 4)
+	b.wants(t, 4, "dead_outcomes lasts 1")
+	if p := b.all(0)[0]; len(p.Data.IDs) != 1 || p.Data.IDs[0] != 2 || p.Data.Since != "" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// What could not be told is told again, as the same; and who does not answer keeps nobody else waiting.
+func TestWhatWasNotTakenIsToldAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: app, path: /alerts, about: [review_effects]}, nobody: {to: dead}, mute: {to: app}}`)
+	n := 0
+	b.answer = func() int {
+		if n++; n < 4 {
+			return http.StatusInternalServerError
+		}
+		return http.StatusOK
+	}
+	b.effect(t, 1, "review")
+	b.watch(t)
+	b.wants(t, 0, "review_effects began 1", "review_effects began 1", "review_effects began 1", "review_effects began 1")
+	for _, p := range b.all(0) {
+		if p.id != b.all(0)[0].id {
+			t.Errorf("%s is told as %s", p, p.id)
+		}
+	}
+	testkit.Eventually(t, patience, func() error {
+		got := b.db.Rows(t, `SELECT concat_ws(' ', name, turn, attempts > 0, trouble LIKE '%refused%', trouble LIKE '%status 418%') FROM notifications WHERE about = 'review_effects' ORDER BY name`)
+		if diff := cmp.Diff([]string{"mute 0 t f t", "nobody 0 t t f", "oncall 1 f f f"}, got); diff != "" {
+			return fmt.Errorf("%s", diff)
+		}
+		return nil
+	})
+}
+
+// A mail says what it is about, how many, the first of them and what to run. A test says that it is one.
+func TestAlertsByMail(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: post, mail: [ops@example.com, Jo <jo@example.com>], about: [waiting_effects]}}`)
+	for id := range 7 {
+		b.effect(t, id+1, "waiting")
+	}
+	b.watch(t)
+	testkit.Eventually(t, patience, func() error {
+		if len(b.mails.Taken()) == 0 {
+			return fmt.Errorf("no mail")
+		}
+		return nil
+	})
+	m := b.mails.Taken()[0]
+	for _, text := range []string{"\r\nSubject: Postern: 7 effects wait for an approval\r\n", "\r\n1, 2, 3, 4, 5, and more\r\n", "\r\npostern effects list --state waiting, and postern effects show 1\r\n", "\r\nAuto-Submitted: auto-generated\r\n", "@shop.example>\r\n"} {
+		if !strings.Contains(m.Message, text) {
+			t.Errorf("%q is not in %s", text, m.Message)
+		}
+	}
+	if strings.Join(m.To, " ") != "ops@example.com jo@example.com" {
+		t.Error(m.To)
+	}
+	r := notify.Recipients(b.cfg)[0]
+	if err := notify.Test(t.Context(), &r, time.Now()); err != nil || !strings.Contains(b.mails.Taken()[len(b.mails.Taken())-1].Message, "this is a test") {
+		t.Error(err)
+	}
+}
+
+// What one process is telling no other one tells. Where it ends before it noted that, another tells it, as the same.
+func TestOneProcessTells(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: app, path: /alerts, about: [review_effects, waiting_effects]}}`)
+	held, hang := make(chan struct{}), make(chan struct{})
+	first := true
+	b.answer = func() int {
+		if first {
+			first = false
+			b.mu.Unlock()
+			close(held)
+			<-hang
+			b.mu.Lock()
+		}
+		return http.StatusOK
+	}
+	release := sync.OnceFunc(func() { close(hang) })
+	t.Cleanup(release)
+	b.effect(t, 1, "review")
+	stop := b.watch(t)
+	<-held
+	b.effect(t, 2, "waiting")
+	b.watch(t)
+	b.wants(t, 0, "review_effects began 1", "waiting_effects began 1") // of one look the reviews are told first
+	stop()
+	release()
+	b.later(t, 1)
+	b.wants(t, 2, "review_effects began 1", "waiting_effects lasts 1")
+	for _, p := range b.all(2) {
+		if p.Data.About == "review_effects" && p.id != b.all(0)[0].id {
+			t.Errorf("it is told as another: %s", p.id)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/idempotency/header"
+	"github.com/postern-gateway/postern/internal/provider"
+)
+
+// attributePrefix begins the names of headers that carry attributes, in canonical form.
+const attributePrefix = "Ce-"
+
+// isBinary tells whether any of the headers is there that every event in the binary mode has.
+func isBinary(h http.Header) bool {
+	return slices.ContainsFunc([]string{"Specversion", "Id", "Source", "Type"}, func(name string) bool { return len(h[attributePrefix+name]) > 0 })
+}
+
+// acceptBinary writes an event whose attributes are in headers and whose data is the body in the JSON format (bindings/http-protocol-binding.md, 3.1). Data that is JSON keeps every byte; other data
+// is written in base64.
+func acceptBinary(d *provider.Delivery, media string) (provider.Accepted, error) {
+	attributes, err := attributesOf(d.Header)
+	if err != nil {
+		return provider.Accepted{}, err
+	}
+	event := []byte("{")
+	member := func(name string) {
+		if len(event) > 1 {
+			event = append(event, ',')
+		}
+		event = append(canonical.AppendText(event, name), ':')
+	}
+	for _, a := range attributes {
+		member(a.name)
+		event = canonical.AppendText(event, a.value)
+	}
+	if media != "" {
+		member("datacontenttype")
+		event = canonical.AppendText(event, d.Header.Get(contentType))
+	}
+	switch {
+	case len(d.Body) == 0:
+	case isJSON(media):
+		v, err := canonical.Parse(d.Body)
+		if err != nil {
+			return provider.Accepted{}, invalid(http.StatusBadRequest, "%s is %s, and the body is not JSON: %v", contentType, media, err)
+		}
+		v.Release()
+		member("data")
+		event = append(event, d.Body...)
+	default:
+		member("data_base64")
+		event = append(event, '"')
+		event = append(base64.StdEncoding.AppendEncode(event, d.Body), '"')
+	}
+	event = append(event, '}')
+	if err := checkBody(event); err != nil {
+		return provider.Accepted{}, err
+	}
+	return provider.Accepted{Delivery: with(d, event, func(h http.Header) {
+		h[contentType] = []string{structuredType}
+		delete(h, header.Name)
+	})}, nil
+}
+
+type attributeValue struct{ name, value string }
+
+// attributesOf are the attributes in headers, sorted by name.
+func attributesOf(h http.Header) ([]attributeValue, error) {
+	var out []attributeValue
+	for field, values := range h {
+		rest, ok := strings.CutPrefix(field, attributePrefix)
+		if !ok {
+			continue
+		}
+		name := strings.ToLower(rest)
+		switch {
+		case len(values) != 1:
+			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s is given %d times", name, len(values))
+		case name == "datacontenttype":
+			return nil, invalid(http.StatusBadRequest, "the header ce-datacontenttype is not sent: %s says it", contentType)
+		case name == "data" || !isAttributeName(name):
+			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s carries no attribute: their names are of letters and digits", name)
+		}
+		value, why := decoded(values[0])
+		if why != "" {
+			return nil, invalid(http.StatusBadRequest, "the header ce-%.40s %s", name, why)
+		}
+		out = append(out, attributeValue{name, value})
+	}
+	slices.SortFunc(out, func(a, b attributeValue) int { return strings.Compare(a.name, b.name) })
+	return out, nil
+}
+
+// decoded reads a header's value: a text in quotes first as what they hold, then one round of percent-decoding. why says what is wrong with it.
+func decoded(value string) (text, why string) {
+	if strings.HasPrefix(value, `"`) {
+		var ok bool
+		if value, ok = unquoted(value); !ok {
+			return "", "begins with a quote and does not end with it: write a quote as %22"
+		}
+	}
+	out := make([]byte, 0, len(value))
+	for i := 0; i < len(value); i++ {
+		if value[i] != '%' {
+			out = append(out, value[i])
+			continue
+		}
+		b, err := hex.DecodeString(value[min(i+1, len(value)):min(i+3, len(value))])
+		if err != nil || len(b) != 1 {
+			return "", "has a % that begins no percent-encoding: write it as %25"
+		}
+		out = append(out, b[0])
+		i += 2
+	}
+	if !utf8.Valid(out) {
+		return "", "is not UTF-8 once it is decoded"
+	}
+	return string(out), ""
+}
+
+// unquoted is what a quoted string of HTTP holds (RFC 9110, 5.6.4).
+func unquoted(value string) (string, bool) {
+	var out strings.Builder
+	for i := 1; i < len(value); i++ {
+		switch value[i] {
+		case '"':
+			return out.String(), i == len(value)-1
+		case '\\':
+			if i++; i == len(value) {
+				return "", false
+			}
+		}
+		out.WriteByte(value[i])
+	}
+	return "", false
+}

@@ -1,0 +1,169 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+)
+
+// used are the calls of a budget that are kept, and of how many days.
+func (b *testBundle) used(t testing.TB, account string) (calls, days int) {
+	t.Helper()
+	row := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(sum(c.value::int), 0), count(*) FROM budgets b CROSS JOIN LATERAL jsonb_each_text(b.calls) c WHERE b.account = $1`, account)
+	if err := row.Scan(&calls, &days); err != nil {
+		t.Fatal(err)
+	}
+	return calls, days
+}
+
+// No thirty days have more calls than are allotted, whichever of two processes makes them and however they end; each counts once, and who is told to wait may call then, and not before.
+func TestThirtyDaysHaveNoMoreCallsThanAreAllotted(t *testing.T) {
+	t.Parallel()
+	const monthly, byItself, day = 20, 18, 24 * time.Hour
+	b := setup(t)
+	forward := b.clock(t)
+	first := time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC) // where that clock stands
+	var clients []*reconcile.Client
+	for range 2 {
+		c, _ := b.client(t, "http://127.0.0.1:1", func(a *provider.API) { a.Rate, a.Concurrency, a.Monthly = 10000, 1000, monthly })
+		clients = append(clients, c)
+	}
+	accounts, now := 0, first
+	rapid.Check(t, func(r *rapid.T) {
+		accounts++
+		account := fmt.Sprint("acct_", accounts)
+		var taken []time.Time
+		move := func(d time.Duration) { forward(d); now = now.Add(d) }
+		call := func(asked bool) (ok bool, wait time.Duration) {
+			c, name := clients[len(taken)%2], fmt.Sprint(len(taken))
+			try, bound := c.Try, byItself
+			if asked {
+				try, bound = c.TryAsked, monthly
+			}
+			counts := 0 // by the days that a call counts for, which is what the budget is to say
+			for _, at := range taken {
+				if now.Unix()/86400-at.Unix()/86400 <= 30 {
+					counts++
+				}
+			}
+			ok, _, err := try(t.Context(), account, name)
+			wait, until, spent := reconcile.Spent(err)
+			if err != nil && !spent || ok == spent || ok != (counts < bound) {
+				r.Fatalf("%d calls count of %d: taken %t, %v", counts, bound, ok, err)
+			}
+			if spent && (wait <= 0 || !now.Add(wait).Equal(until)) {
+				r.Fatalf("told to wait %s until %s, at %s", wait, until, now)
+			}
+			if ok {
+				taken = append(taken, now)
+			}
+			return ok, wait
+		}
+		for range rapid.IntRange(4, 10).Draw(r, "steps") {
+			if d := rapid.SampledFrom([]time.Duration{0, time.Hour, 7 * time.Hour, day, 9 * day, 29*day + 23*time.Hour, 31 * day}).Draw(r, "forward"); d > 0 {
+				move(d)
+			}
+			asked := rapid.IntRange(0, 3).Draw(r, "asked") == 0
+			for range rapid.IntRange(1, 12).Draw(r, "calls") {
+				if ok, wait := call(asked); !ok {
+					move(wait - time.Second)
+					if ok, _ := call(asked); ok {
+						r.Fatalf("a call was made a second before the end of the wait")
+					}
+					move(time.Second)
+					if ok, wait := call(asked); !ok {
+						r.Fatalf("wait %s more", wait)
+					}
+					break
+				}
+			}
+		}
+		for i, at := range taken {
+			if i >= monthly && at.Sub(taken[i-monthly]) < 30*day {
+				r.Fatalf("%d calls from %s to %s", monthly+1, taken[i-monthly], at)
+			}
+		}
+		if _, days := b.used(t, account); days > 31 {
+			r.Fatalf("%d days are kept", days)
+		}
+	})
+}
+
+// What was counted while the clock was ahead counts from the day on which that is noticed, and for no longer than any other call.
+func TestACallOfADayThatHasNotComeCounts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	forward := b.clock(t)
+	c, _ := b.client(t, "http://127.0.0.1:1", func(a *provider.API) { a.Monthly = 3 })
+	names := 0
+	call := func(want bool) {
+		t.Helper()
+		names++
+		if ok, _, err := c.Try(t.Context(), "", fmt.Sprint(names)); ok != want {
+			calls, days := b.used(t, "")
+			t.Fatalf("taken %t (%v), of %d calls on %d days", ok, err, calls, days)
+		}
+	}
+	call(true)
+	forward(20 * 24 * time.Hour)
+	call(true)
+	call(true)
+	forward(-20 * 24 * time.Hour)
+	call(false)
+	if calls, days := b.used(t, ""); calls != 3 || days != 1 {
+		t.Errorf("%d calls on %d days", calls, days)
+	}
+	forward(30 * 24 * time.Hour)
+	call(false)
+	forward(24 * time.Hour)
+	call(true)
+	if calls, days := b.used(t, ""); calls != 1 || days != 1 {
+		t.Errorf("%d calls on %d days", calls, days)
+	}
+}
+
+// Accounts have an allocation each, a call that waits for it is not made, the log says so once for as long as calls wait, and a person may use the last tenth.
+func TestWhatIsAllottedIsEachAccountsOwn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	forward := b.clock(t)
+	m := &meter{}
+	c, _ := b.client(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Monthly = 10 })
+	do := func(account string, asked, want bool) {
+		t.Helper()
+		_, err := c.Do(t.Context(), provider.Call{Account: account, Path: "/v1/customers/cus_1", Asked: asked})
+		if _, _, spent := reconcile.Spent(err); (err == nil) != want || spent == want {
+			t.Fatalf("of account %q, asked %t: %v", account, asked, err)
+		}
+	}
+	for range 9 {
+		do("", false, true)
+	}
+	for range 3 {
+		do("", false, false)
+	}
+	do("acct_1", false, true)
+	do("", true, true)
+	do("", true, false)
+	if n := b.log.count("calls to the API wait"); n != 1 || len(m.arrivals) != 11 {
+		t.Errorf("said %d times, and %d calls were made", n, len(m.arrivals))
+	}
+	forward(31 * 24 * time.Hour)
+	for range 9 {
+		do("", false, true)
+	}
+	do("", false, false)
+	if n := b.log.count("calls to the API wait"); n != 2 {
+		t.Errorf("said %d times", n)
+	}
+	for _, part := range []string{"source=shop", "the calls of thirty days are used: 9 of 10 (api.monthly, the rest is for what a person asks for by its name); it goes on at 2027-01-23T00:00:00Z, or once api.monthly is raised"} {
+		if b.log.count(part) == 0 {
+			t.Errorf("the log does not say %q", part)
+		}
+	}
+}

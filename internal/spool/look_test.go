@@ -1,0 +1,181 @@
+package spool_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/spool"
+)
+
+// looked looks at a folder, and counts how often each record is told.
+func looked(t *testing.T, dir string) (map[string]int, []*spool.Found) {
+	t.Helper()
+	got := map[string]int{}
+	found, err := spool.Look(dir, func(_ *spool.Found, rec spool.Record) error { got[string(rec.Bytes)]++; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, found
+}
+
+// filled is a folder of a process that has ended, with the records 0 to n-1.
+func filled(t *testing.T, n int) string {
+	t.Helper()
+	dir := t.TempDir()
+	disk, err := spool.Folder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, disk, small)
+	for i := range n {
+		if err := r.Append(t.Context(), fmt.Appendf(nil, "record %d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+	return dir
+}
+
+// What a process has left is told by its files, and whether they can be read; nothing changes.
+func TestLookTellsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	dir := filled(t, 10)
+	files, _ := filepath.Glob(filepath.Join(dir, "*.spool"))
+	if len(files) != 1 {
+		t.Fatalf("%v", files)
+	}
+	whole, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what   string
+		change func([]byte) []byte
+		left   int
+		lost   int
+		torn   bool
+		headed bool
+	}{
+		{"whole", func(b []byte) []byte { return b }, 10, 0, false, true},
+		{"a bit in the middle", func(b []byte) []byte { b[48+3*48+35] ^= 1; return b }, 9, 1, false, true},
+		{"a bit in the last", func(b []byte) []byte { b[48+9*48+35] ^= 1; return b }, 9, 0, true, true},
+		{"cut in the last", func(b []byte) []byte { return b[:48+9*48+20] }, 9, 0, true, true},
+		{"the head", func(b []byte) []byte { b[20] ^= 1; return b }, 0, 0, false, false},
+		{"cut in the head", func(b []byte) []byte { return b[:20] }, 0, 0, false, false},
+		{"empty", func([]byte) []byte { return nil }, 0, 0, false, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			bytes := c.change(append([]byte(nil), whole...))
+			for _, name := range []string{"00000000000000000001.spool", "00000000000000000002.spool.making", "lock", "other"} {
+				if err := os.WriteFile(filepath.Join(dir, name), bytes, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got, found := looked(t, dir)
+			if len(got) != c.left || len(found) != 1 {
+				t.Fatalf("%d records, %d files", len(got), len(found))
+			}
+			if f := found[0]; f.Records != int64(c.left) || f.Lost != c.lost || f.Torn != c.torn || (f.Unreadable == nil) != c.headed || f.State != spool.Kept {
+				t.Errorf("%+v", f)
+			}
+			if after, err := os.ReadFile(filepath.Join(dir, found[0].Name)); err != nil || string(after) != string(bytes) {
+				t.Errorf("the file has changed: %v", err)
+			}
+		})
+	}
+	if _, err := spool.Look(filepath.Join(dir, "none"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder that is not there: %v", err)
+	}
+}
+
+// Beside a process that appends and drains, nothing looks damaged, each acknowledged record is in the folder or taken, and none is told that was not given.
+func TestLookBesideALiveSpool(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	disk, err := spool.Folder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10, Logger: slog.New(slog.DiscardHandler)})
+	var mu sync.Mutex
+	acknowledged, taken := map[string]bool{}, map[string]bool{}
+	more := make(chan struct{}, 1)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := range 300 {
+				rec := fmt.Sprintf("%d/%d %0*d", i, j, j*7%3000, 0)
+				if err := r.Append(t.Context(), []byte(rec)); err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				acknowledged[rec] = true
+				mu.Unlock()
+				select {
+				case more <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() { wg.Wait(); close(ended) }()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		for {
+			select {
+			case <-ended:
+				return
+			case <-more:
+			}
+			_ = r.Drain(t.Context(), 50, 1<<20, func(batch []spool.Record) error {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, rec := range batch {
+					taken[string(rec.Bytes)] = true
+				}
+				return nil
+			})
+		}
+	}()
+	defer func() { <-drained }()
+	for looks := 0; ; looks++ {
+		mu.Lock()
+		before := make(map[string]bool, len(acknowledged))
+		for rec := range acknowledged {
+			before[rec] = true
+		}
+		mu.Unlock()
+		got, found := looked(t, dir)
+		for _, f := range found {
+			if f.Lost > 0 || f.Unreadable != nil {
+				t.Fatalf("%+v", f)
+			}
+		}
+		mu.Lock()
+		for rec := range before {
+			if got[rec] != 1 && !taken[rec] {
+				t.Fatalf("%.20q was acknowledged, and is told %d times", rec, got[rec])
+			}
+		}
+		mu.Unlock()
+		select {
+		case <-ended:
+			if looks == 0 {
+				t.Error("nobody looked meanwhile")
+			}
+			return
+		default:
+		}
+	}
+}

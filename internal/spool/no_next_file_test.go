@@ -1,0 +1,153 @@
+package spool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/spool"
+)
+
+var errInodes = errors.New("no space left on device")
+
+// TestNoNextFile: where the next file cannot be made, the active one takes what it has room for, and only then is anything refused; what was refused for its size keeps nothing else out.
+func TestNoNextFile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := newVolatile(1, -1)
+		r := start(t, disk, small)
+		r.keep(t, "first") // the file made ahead is the active one now, and another is made ahead
+		synctest.Wait()
+		disk.set("create", errInodes)
+		kept := map[string]bool{"first": true}
+		var refused error
+		for n := 0; refused == nil && n < 100; n++ { // of 1,000 bytes and a head each: two files of 8 KiB take 14
+			rec := fmt.Sprintf("%d:%s", n, strings.Repeat("x", 1000))
+			if n == 10 {
+				if err := r.Append(t.Context(), make([]byte, 7<<10)); !errors.Is(err, spool.ErrBroken) || !errors.Is(err, errInodes) {
+					t.Errorf("more than the file has room for: %v", err)
+				}
+			}
+			if refused = r.Append(t.Context(), []byte(rec)); refused == nil {
+				kept[rec] = true
+			}
+			synctest.Wait()
+		}
+		if !errors.Is(refused, spool.ErrBroken) || !errors.Is(refused, errInodes) || len(kept) < 14 || len(kept) > 16 {
+			t.Errorf("%d kept, then: %v", len(kept), refused)
+		}
+		if err := r.Ready(); err != nil {
+			t.Errorf("a small one has room still: %v", err)
+		}
+		r.keep(t, "small")
+		kept["small"] = true
+		disk.set("create", nil)
+		<-time.After(2 * time.Second)
+		r.keep(t, strings.Repeat("y", 2000))
+		kept[strings.Repeat("y", 2000)] = true
+		r.stop()
+		if got := start(t, disk.cut(-1), small).all(t); len(got) != len(kept) {
+			t.Errorf("%d records came out, want %d", len(got), len(kept))
+		} else {
+			for rec := range kept {
+				if got[rec] != 1 {
+					t.Errorf("%.10s came out %d times", rec, got[rec])
+				}
+			}
+		}
+	})
+}
+
+// TestNoNextFileAtOnce: of what waits when it turns out that no next file can be made, as much is kept as the active file has room for, and each is answered.
+func TestNoNextFileAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slow{volatile: newVolatile(1, -1), takes: 10 * time.Millisecond}
+		disk.set("create", errInodes)
+		r := start(t, disk, small)
+		synctest.Wait()
+		if err := r.Append(t.Context(), []byte("none")); !errors.Is(err, spool.ErrBroken) {
+			t.Errorf("without any file: %v", err)
+		}
+		disk.set("create", nil)
+		<-time.After(2 * time.Second)
+		disk.set("create", errInodes)
+		var wg sync.WaitGroup
+		wg.Go(func() { r.keep(t, "first") })
+		<-time.After(5 * time.Millisecond) // it is written, and takes the file that was made ahead
+		errs := make([]error, 20)
+		for i := range errs {
+			wg.Go(func() {
+				errs[i] = r.Append(context.WithoutCancel(t.Context()), []byte(fmt.Sprintf("%d:%s", i, strings.Repeat("x", 1000))))
+			})
+		}
+		wg.Wait()
+		kept := 0
+		for _, err := range errs {
+			switch {
+			case err == nil:
+				kept++
+			case !errors.Is(err, spool.ErrBroken) || !errors.Is(err, errInodes):
+				t.Error(err)
+			}
+		}
+		if kept != 7 {
+			t.Errorf("%d of 20 are kept in 8 KiB, want 7", kept)
+		}
+		if n := r.Stats().Records; n != 8 {
+			t.Errorf("%d are counted, want 8", n)
+		}
+		r.keep(t, "small")
+		if got := r.all(t); len(got) != 9 {
+			t.Errorf("%d came out, want 9", len(got))
+		}
+		r.stop()
+	})
+}
+
+// TestWhoGaveUpTakesNoRoom: records that were given up before their write take no room of the active file, so that as many come after them as without them.
+func TestWhoGaveUpTakesNoRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slow{volatile: newVolatile(1, -1), takes: 100 * time.Millisecond}
+		r := start(t, disk, small)
+		<-time.After(time.Second)
+		rec := strings.Repeat("x", 1000)
+		var wg sync.WaitGroup
+		wg.Go(func() { r.keep(t, "first") })
+		<-time.After(10 * time.Millisecond) // it is written
+		for range 10 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				defer cancel()
+				if err := r.Append(ctx, []byte(rec)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		<-time.After(time.Second) // another file is made ahead
+		disk.set("create", errInodes)
+		kept := 0
+		for ; kept < 100 && r.Append(context.WithoutCancel(t.Context()), []byte(rec)) == nil; kept++ {
+			synctest.Wait()
+		}
+		if kept != 14 {
+			t.Errorf("%d records are kept in two files of 8 KiB, want 14", kept)
+		}
+		r.stop()
+	})
+}
+
+// keep appends what must be kept.
+func (r *running) keep(t *testing.T, rec string) {
+	t.Helper()
+	if err := r.Append(context.WithoutCancel(t.Context()), []byte(rec)); err != nil {
+		t.Errorf("%.10s: %v", rec, err)
+	}
+}

@@ -1,0 +1,129 @@
+package verify_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/verify"
+)
+
+// receipt is a time of receipt behind all times of the simulated provider.
+var receipt = time.UnixMicro(sim.Start).Add(24 * time.Hour).UTC()
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// life is what most tests' objects live.
+var life = sim.Options{Objects: 8, Changes: 6, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5, Twins: 20, Late: 5_000_000, Deletes: 10, Final: true}
+
+// testBundle is a log whose events were applied, and which the auditor has passed.
+type testBundle struct {
+	log      *applied.Log
+	db       *testkit.DB
+	operator *pgxpool.Pool
+	proc     *processor.Processor
+	// ids are the events in their order.
+	ids []int64
+}
+
+func setup(t *testing.T) *testBundle {
+	t.Helper()
+	b := empty(t)
+	b.ids = slices.Sorted(slices.Values(b.log.Append(t, b.log.Source, sim.Generate(rand.New(rand.NewPCG(1, 2)), life).Events)))
+	applied.Apply(t, b.proc, events.LiveRun, b.ids)
+	b.audited(t, b.ids[len(b.ids)-1])
+	return b
+}
+
+func empty(t *testing.T) *testBundle {
+	t.Helper()
+	l := applied.New(t)
+	return &testBundle{log: l, db: l.DB, operator: l.Operator, proc: l.Processor(t, nil)}
+}
+
+// audited moves the auditor's checkpoint.
+func (b *testBundle) audited(t *testing.T, to int64) {
+	t.Helper()
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) VALUES ('auditor', 0, $1, '', now(), now())
+		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`, to)
+}
+
+func (b *testBundle) exec(t *testing.T, sql string, args ...any) int64 {
+	t.Helper()
+	return b.db.Exec(t, sql, args...)
+}
+
+// damage changes what the database would refuse to change, and must change something.
+func (b *testBundle) damage(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	tx, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := tx.Exec(t.Context(), sql, args...)
+	if err != nil || tag.RowsAffected() == 0 {
+		t.Fatalf("%s: %d rows, %v", sql, tag.RowsAffected(), err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// options are those of most tests.
+func (b *testBundle) options(t *testing.T) verify.Options {
+	t.Helper()
+	known, err := events.RegisterSources(t.Context(), b.operator, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return verify.Options{Pool: b.operator, Known: known, Sources: b.log.Sources, Most: 3, Wait: time.Hour}
+}
+
+func (b *testBundle) verify(t *testing.T) *verify.Report {
+	t.Helper()
+	return run(t, b.options(t))
+}
+
+func run(t *testing.T, o verify.Options) *verify.Report {
+	t.Helper()
+	r, err := verify.Verify(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// clean fails where a violation is found.
+func (b *testBundle) clean(t *testing.T) *verify.Report {
+	t.Helper()
+	r := b.verify(t)
+	for _, f := range r.Findings {
+		t.Errorf("%s, %d: %+v", f.Kind, f.Count, f.Items)
+	}
+	return r
+}
+
+// finds fails unless the violations are so many of one kind and no other, and returns the first.
+func (b *testBundle) finds(t *testing.T, kind verify.Kind, n int64) verify.Item {
+	t.Helper()
+	return found(t, b.verify(t), kind, n)
+}
+
+func found(t *testing.T, r *verify.Report, kind verify.Kind, n int64) verify.Item {
+	t.Helper()
+	if len(r.Findings) != 1 || r.Findings[0].Kind != kind || r.Findings[0].Count != n || r.Findings[0].Means == "" || r.Findings[0].Mend == "" {
+		t.Fatalf("want %d of %s: %+v", n, kind, r.Findings)
+	}
+	return r.Findings[0].Items[0]
+}

@@ -1,0 +1,189 @@
+package versioning_test
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// hiding is a provider of any kind some of whose objects cannot be found for a while.
+func hiding(c sim.Chooser) sim.Options {
+	o := anyOptions(c)
+	o.Hides, o.Gap = 50, pick[int64](c, 700_000, 3_000_000, 9_000_000)
+	if c.IntN(4) > 0 {
+		o.Own, o.Still, o.Integer, o.Frozen = true, c.IntN(4) > 0, false, false
+	}
+	return o
+}
+
+// arrival is an event, or a look that is still to be made, when it is received.
+type arrival struct {
+	at   int64
+	in   versioning.Input
+	look *sim.Look
+}
+
+// followed is what is received of the history's only object, in that order, with looks at any moments. Whoever makes a look knows the row, perhaps as it was a
+// little before.
+func followed(t fataler, c sim.Chooser, h *sim.History) (ins []versioning.Input, row versioning.Row) {
+	t.Helper()
+	var all []arrival
+	for _, in := range observeAll(t, h.Events) {
+		all = append(all, arrival{at: in.Received, in: in})
+	}
+	for range c.IntN(5) {
+		l := anyLook(c, pick(c, h.Times("obj_1")...)+int64(c.IntN(4_000_000)))
+		all = append(all, arrival{at: l.Began + l.Elapsed + int64(c.IntN(2))*2_000_000, look: &l}) // whoever makes it may be slow
+	}
+	slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.at, b.at) })
+	rows := []versioning.Row{versioning.NewRow()}
+	for _, a := range all {
+		if a.look != nil {
+			a.in = raised(h, *a.look, &rows[max(0, len(rows)-1-c.IntN(3))])
+		}
+		ins = append(ins, a.in)
+		rows = append(rows, play(t, ins))
+	}
+	return ins, rows[len(rows)-1]
+}
+
+// raised is a look as it is made by whoever knows the row.
+func raised(h *sim.History, l sim.Look, row *versioning.Row) versioning.Input {
+	in := h.Look("obj_1", l)
+	if l.Raised = row.Raises(&in); l.Raised {
+		in = h.Look("obj_1", l)
+	}
+	return in
+}
+
+// An object that was not to be found and is there again, as it was or changed, whether its own version has moved or not, is shown as it is after the next look,
+// in whatever order all of it came, and nothing that comes late takes that back.
+func TestHiddenAndBack(t *testing.T) {
+	t.Parallel()
+	everywhere(t, 5000, func(t fataler, c sim.Chooser) {
+		h := sim.Generate(c, hiding(c))
+		truth := h.Truth("obj_1")
+		if h.Integer && truth.Deleted {
+			return // not found says nothing about a counter
+		}
+		ins, row := followed(t, c, h)
+		const slowest, second = 4_500_000, 1_000_000
+		for range 2 { // the second finds nothing new
+			began := max(row.LookAfter, row.Hi, h.End("obj_1")) + slowest + second + h.Unit
+			ins = append(ins, raised(h, anyLook(c, began), &row))
+			d := versioning.Apply(&row, ins[len(ins)-1])
+			if row.State.Hash != truth.Hash || row.Ambiguous || row.LookAfter != 0 {
+				t.Fatalf("after a late look (%+v) the row shows %s (ambiguous %v, look after %d), the truth is %s", d, row.State.JSON, row.Ambiguous, row.LookAfter, truth.JSON)
+			}
+		}
+		if diff := difference(same(row), same(play(t, shuffled(c, ins)))); diff != "" {
+			t.Fatalf("another order, another row (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Where the last that happened was told, an object that was not to be found before is not wrong in silence, however unlucky the looks were: own versions that stand
+// still cannot be held against when somebody looked. No state comes twice: an event that says what is known already is no sign of what was between.
+func TestBackIsNeverSilent(t *testing.T) {
+	t.Parallel()
+	everywhere(t, 20000, func(t fataler, c sim.Chooser) {
+		o := hiding(c)
+		o.Contents = 1_000_000
+		h := sim.Generate(c, o)
+		if h.Events[len(h.Events)-1].Happened != h.End("obj_1") {
+			return // nobody tells of what is hidden, nor of what is found again
+		}
+		_, row := followed(t, c, h)
+		if truth := h.Truth("obj_1"); row.State.Hash != truth.Hash && !row.Ambiguous && row.LookAfter == 0 {
+			t.Fatalf("the row shows %s at %v and does not say that it may be wrong; the truth is %s", row.State.JSON, row.Version, truth.JSON)
+		}
+	})
+}
+
+// Where an object was always found, a look is ordered by its own version, however soon after the change the look before it was, and whatever the API answers: also a state that is older than it says it can be.
+func TestOwnVersionsAreNotRaisedOver(t *testing.T) {
+	t.Parallel()
+	everywhere(t, 3000, func(t fataler, c sim.Chooser) {
+		o := anyOptions(c)
+		o.Own, o.Integer, o.Deletes, o.Hides, o.Frozen = true, false, 0, 0, false
+		h := sim.Generate(c, o)
+		row, born := versioning.NewRow(), h.Times("obj_1")[0]
+		for range 6 {
+			l := anyLook(c, born+int64(c.IntN(10_000_000)))
+			l.Lag, l.Answered = 0, 0
+			in := h.Look("obj_1", l)
+			later := int64(c.IntN(20)) * 1_000_000
+			in.Lo, in.Hi = in.Lo+later, in.Hi+later
+			if in.Version.Seen > 0 {
+				in.Version.Seen += later
+			}
+			if row.Raises(&in) {
+				t.Fatalf("a look of version %v is raised over the own version %v", in.Version, row.Version)
+			}
+			was := row.Version
+			if versioning.Apply(&row, in); row.Version.At < was.At {
+				t.Fatalf("the own version went back from %v to %v", was, row.Version)
+			}
+		}
+	})
+}
+
+// What becomes of looks, and of what comes after them, where the row shows an object that was not found, or that a raised look found.
+func TestRaisedInWords(t *testing.T) {
+	t.Parallel()
+	deleted := gone(10, false)
+	deleted.Own, deleted.Still = true, true
+	late := observation(t, deleted, 25*second)
+	missing, found := look(20, "404").Input(), owned(30, 10, "A")
+	up := look(30, "A").Input() // as it is raised
+	for name, c := range map[string]struct {
+		row    []versioning.Input
+		in     versioning.Input
+		raises bool
+		status versioning.Status
+	}{
+		"not raised, it is stale for ever, and owes another": {[]versioning.Input{missing}, found, true, versioning.Ambiguous},
+		"raised":                                   {[]versioning.Input{missing}, up, false, versioning.Applied},
+		"raised once more":                         {[]versioning.Input{missing, up}, owned(40, 10, "B"), true, versioning.Ambiguous},
+		"moved since it was missing":               {[]versioning.Input{missing}, owned(30, 25, "A"), false, versioning.Applied},
+		"nothing is known":                         {nil, found, false, versioning.Applied},
+		"an own version that went back":            {[]versioning.Input{owned(20, 15, "A")}, found, false, versioning.Stale},
+		"one that was looked at within its second": {[]versioning.Input{owned(16, 15, "A")}, found, false, versioning.Stale},
+		"changed within the second of that look":   {[]versioning.Input{owned(16, 15, "A")}, input(t, own(16, "B")), false, versioning.Applied},
+		"missing and found by looks of one moment": {[]versioning.Input{look(16, "404").Input()}, owned(16, 15, "A"), false, versioning.Ambiguous},
+		"found and missing by looks of one moment": {[]versioning.Input{owned(16, 15, "A")}, look(16, "404").Input(), false, versioning.Ambiguous},
+		"deleted by an event":                      {ins(t, gone(20, false)), found, false, versioning.Stale},
+		"deleted for good":                         {ins(t, gone(20, true)), found, false, versioning.Stale},
+		"gone again":                               {[]versioning.Input{missing, up}, look(40, "404").Input(), false, versioning.Applied},
+		"a look of before":                         {[]versioning.Input{missing, up}, owned(15, 10, "B"), true, versioning.Stale},
+		"moved after it was found":                 {[]versioning.Input{missing, up}, input(t, own(31, "B")), false, versioning.Applied},
+		"moved before it was found":                {[]versioning.Input{missing, up}, input(t, own(25, "B")), false, versioning.Stale},
+		"told late, and may have happened since":   {[]versioning.Input{missing}, ownEvent(t, 10, "B"), false, versioning.Ambiguous},
+		"deleted late, which may be since":         {[]versioning.Input{missing}, late, false, versioning.Ambiguous},
+		"told before the look, and looked at now":  {[]versioning.Input{missing, up}, ownEvent(t, 10, "B"), false, versioning.Stale},
+	} {
+		row := play(t, c.row)
+		if raises := row.Raises(&c.in); raises != c.raises {
+			t.Errorf("%s: raises %v", name, raises)
+		}
+		if d := versioning.Apply(&row, c.in); d.Status != c.status {
+			t.Errorf("%s: %s: %s; want %s", name, d.Status, d.Reason, c.status)
+		}
+	}
+	settles := found
+	settles.Settles = 1
+	if row := play(t, []versioning.Input{missing}); row.Raises(&settles) {
+		t.Error("a look that settles is raised besides")
+	}
+}
+
+// own is an event with an own version that moves with every change.
+func own(at int64, state string) provider.Observation {
+	o := whole(at, state)
+	o.Own = true
+	return o
+}

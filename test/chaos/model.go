@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// model is what the pure rule makes of the log, whatever the order in which events were applied.
+type model struct {
+	rows map[versioning.Key]*versioning.Row
+	// final are the outcomes that do not depend on the order.
+	final map[int64]string
+}
+
+// object is what is compared of a row of the mirror.
+type object struct {
+	key                versioning.Key
+	version            versioning.Version
+	rank               int16
+	hash               versioning.Hash
+	deleted, ambiguous bool
+}
+
+func newModel() *model {
+	return &model{rows: map[versioning.Key]*versioning.Row{}, final: map[int64]string{}}
+}
+
+func (m *model) apply(door config.Endpoint, r *events.Record) error {
+	if door.Provider == nil {
+		return fmt.Errorf("event %d is of source number %d, which nobody has", r.ID, r.Source)
+	}
+	o, err := door.Provider.Observe(door.Source, &r.Stored)
+	if err == nil && o.Ignored != "" {
+		m.final[r.ID] = "ignored"
+		return nil
+	}
+	var in versioning.Input
+	if err == nil {
+		in, err = versioning.FromObservation(o, r.ReceivedAt)
+	}
+	if dead := (*provider.Dead)(nil); errors.As(err, &dead) {
+		m.final[r.ID] = "dead"
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("event %d: %w", r.ID, err)
+	}
+	key := versioning.Key{Source: r.Source, Account: o.Account, Type: o.ObjectType, ID: o.ObjectID}
+	row := m.rows[key]
+	if row == nil {
+		fresh := versioning.NewRow()
+		row = &fresh
+		m.rows[key] = row
+	}
+	versioning.Apply(row, in)
+	row.State.JSON = nil // hashes tell states apart; a million of them need not be in memory
+	for i := range row.Set {
+		row.Set[i].State.JSON = nil
+	}
+	return nil
+}

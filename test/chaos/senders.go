@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// receipt is what a sender was promised.
+type receipt struct {
+	ID       string `json:"id"`
+	Conflict bool   `json:"conflict"`
+	Spooled  bool   `json:"spooled"`
+}
+
+// senders send like providers do: several at once, to whatever gateway answers, and again what was not acknowledged.
+type senders struct {
+	urls []string
+	// http are who keeps connections open and who opens one for each delivery: senders are one or the other in turn.
+	http    [2]*http.Client
+	journal *journal
+	silence *silence
+
+	deliveries, acknowledged, spooled, retries, refused atomic.Int64
+
+	// failure is the first try that failed.
+	failure atomic.Pointer[string]
+
+	mu    sync.Mutex
+	wrong []string
+}
+
+// retryAfter spaces the tries of one delivery; a provider waits longer.
+const retryAfter = 50 * time.Millisecond
+
+func newSenders(urls []string, j *journal) *senders {
+	client := func(fresh bool) *http.Client {
+		return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableKeepAlives: fresh}}
+	}
+	return &senders{urls: urls, journal: j, silence: newSilence(), http: [2]*http.Client{client(false), client(true)}}
+}
+
+// run works deliveries off with n senders until there are no more, or, where ctx ends, no longer tries what is not answered.
+func (c *senders) run(ctx context.Context, n int, all <-chan sent) {
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() {
+			for s := range all {
+				c.deliver(ctx, i, s)
+			}
+		})
+	}
+	group.Wait()
+	c.http[0].CloseIdleConnections()
+}
+
+// deliver tries until the delivery is acknowledged or refused for good: first at the sender's own gateway, then at the others in turn, as a balancer would have it.
+func (c *senders) deliver(ctx context.Context, sender int, s sent) {
+	c.deliveries.Add(1)
+	e := entry{Source: s.source, Key: s.key, Digest: s.digest, Forged: s.must != taken}
+	c.journal.write(e)
+	for try := sender; ctx.Err() == nil; try++ {
+		status, body, err := c.post(ctx, c.http[sender/len(c.urls)%2], c.urls[try%len(c.urls)], s)
+		if err == nil && c.answered(s, e, status, body) {
+			return
+		}
+		c.retries.Add(1)
+		c.failed(fmt.Sprintf("%s %s: status %d: %s (%v)", s.source, s.key, status, body, err))
+		select {
+		case <-time.After(retryAfter):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// answered takes an answer; false: try again.
+func (c *senders) answered(s sent, e entry, status int, body []byte) bool {
+	switch {
+	case status/100 == 2:
+		c.silence.heard()
+		var r receipt
+		if err := json.Unmarshal(body, &r); err != nil {
+			c.note("%s %s: no receipt: %s (%v)", s.source, s.key, body, err)
+		}
+		e.Acknowledged, e.ID, e.Spooled, e.Conflict = true, r.ID, r.Spooled, r.Conflict
+		c.journal.write(e)
+		c.acknowledged.Add(1)
+		if r.Spooled {
+			c.spooled.Add(1)
+		}
+	case s.must == forged && status == http.StatusUnauthorized, s.must == tooLarge && status == http.StatusRequestEntityTooLarge:
+		c.refused.Add(1)
+	case status >= 500, status == http.StatusTooManyRequests:
+		return false
+	default:
+		c.note("%s %s: status %d: %s", s.source, s.key, status, body)
+	}
+	return true
+}
+
+func (c *senders) failed(why string) { c.failure.CompareAndSwap(nil, &why) }
+
+func (c *senders) post(ctx context.Context, client *http.Client, url string, s sent) (int, []byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/webhooks/"+s.source, bytes.NewReader(s.delivery.Body))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header = s.delivery.Header.Clone()
+	req.GetBody = nil // what fails is to be seen, and not tried again in secret
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return res.StatusCode, body, err
+}
+
+func (c *senders) note(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
+}
+
+// silence remembers when nobody was acknowledged.
+type silence struct {
+	mu   sync.Mutex
+	last time.Time
+	gaps []span
+}
+
+// span is a stretch of time.
+type span struct{ from, to time.Time }
+
+// shortest is the silence that is worth remembering.
+const shortest = 20 * time.Millisecond
+
+func newSilence() *silence { return &silence{last: time.Now()} }
+
+func (s *silence) heard() {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.last) >= shortest {
+		s.gaps = append(s.gaps, span{s.last, now})
+	}
+	s.last = now
+}
+
+// longest is the longest silence that some of a span falls into.
+func (s *silence) longest(during span) (most time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.gaps {
+		if g.from.Before(during.to) && during.from.Before(g.to) {
+			most = max(most, g.to.Sub(g.from))
+		}
+	}
+	return most
+}

@@ -1,0 +1,48 @@
+package examples_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each example with a script is run by a test here, and is on the pages that list them.
+func TestEveryScriptIsRun(t *testing.T) {
+	t.Parallel()
+	scripts, err := filepath.Glob("../../examples/*/run.sh")
+	if err != nil || len(scripts) < 4 {
+		t.Fatalf("%d scripts, %v", len(scripts), err)
+	}
+	tests, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code strings.Builder
+	for _, file := range tests {
+		code.WriteString(read(t, file))
+	}
+	for _, script := range scripts {
+		name := filepath.Base(filepath.Dir(script))
+		if !strings.Contains(code.String(), `run(t, db, "`+name+`"`) {
+			t.Errorf("no test runs examples/%s", name)
+		}
+		for _, page := range []string{"../../README.md", "../../examples/README.md"} {
+			if !strings.Contains(read(t, page), name+"](") {
+				t.Errorf("%s does not list %s", page, name)
+			}
+		}
+		if !strings.Contains(read(t, filepath.Join(filepath.Dir(script), "README.md")), "examples/"+name+"/run.sh") {
+			t.Errorf("the page of %s does not say how it is run", name)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,143 @@
+package faults_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// jetStream is a way to the server that no fault is in.
+func (s *site) jetStream(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(s.nats.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// streamFaults are what can become of JetStream, each until its end; the last of them nobody ends.
+var streamFaults = map[string]func(*testing.T, *site) (end func()){
+	"stopped": func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Restart(t) } },
+	"refused": func(_ *testing.T, s *site) func() { s.stream.Cut(); return s.stream.Restore },
+	"hanging": func(_ *testing.T, s *site) func() { s.stream.Stall(); return s.stream.Restore },
+	"silent":  func(_ *testing.T, s *site) func() { s.stream.StallAnswers(); return s.stream.Restore },
+	"slow":    func(_ *testing.T, s *site) func() { s.stream.Delay(400 * time.Millisecond); return s.stream.Restore },
+	"flapping": func(_ *testing.T, s *site) func() {
+		n := 0
+		end := during(300*time.Millisecond, func() {
+			if n++; n%2 == 1 {
+				s.stream.Cut()
+			} else {
+				s.stream.Restore()
+			}
+		})
+		return func() { end(); s.stream.Restore() }
+	},
+	"wiped": func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Wipe(t) } },
+	"stream deleted": func(t *testing.T, s *site) func() {
+		if err := s.jetStream(t).DeleteStream(t.Context(), stream.EventsStream); err != nil {
+			t.Error(err)
+		}
+		return func() {}
+	},
+	"consumer deleted": func(t *testing.T, s *site) func() {
+		if err := s.jetStream(t).DeleteConsumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer); err != nil {
+			t.Error(err)
+		}
+		return func() {}
+	},
+	"full, and refuses": func(t *testing.T, s *site) func() {
+		js := s.jetStream(t)
+		for _, name := range []string{stream.EventsStream, stream.ChangesStream} {
+			at, err := js.Stream(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := at.CachedInfo().Config
+			cfg.Discard, cfg.MaxMsgs = jetstream.DiscardNew, int64(at.CachedInfo().State.Msgs)+1
+			if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return func() {}
+	},
+}
+
+// Whatever becomes of JetStream, deliveries are stored and acknowledged as ever, and when it is back all are applied, each once: what it missed the auditor publishes.
+func TestJetStream(t *testing.T) {
+	t.Parallel()
+	for name, fault := range streamFaults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := build(t)
+			s.start(t, calm)
+			l := s.send(t)
+			l.await(t, 20, "stored", stored)
+			end := fault(t, s)
+			l.await(t, 60, "stored", stored)
+			end()
+			l.await(t, 20, "stored", stored)
+			l.stop()
+			s.settled(t)
+			l.check(t, s, false)
+			s.appliedOnce(t)
+		})
+	}
+}
+
+// Streams that somebody has made in memory are no streams of ours: that is said, deliveries are stored as ever, and applied when the streams are gone.
+func TestStreamInMemory(t *testing.T) {
+	t.Parallel()
+	s := build(t)
+	js := s.jetStream(t)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.EventsStream, Subjects: []string{stream.EventsSubject + ".>"}, Storage: jetstream.MemoryStorage}); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, calm)
+	l := s.send(t)
+	l.await(t, 20, "stored", stored)
+	testkit.Eventually(t, patience, func() error {
+		if !strings.Contains(s.log.String(), "storage type") {
+			return fmt.Errorf("nobody says what is wrong: %s", s.log)
+		}
+		return nil
+	})
+	if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
+		t.Fatal(err)
+	}
+	l.await(t, 20, "stored", stored)
+	l.stop()
+	s.settled(t)
+	l.check(t, s, false)
+	s.appliedOnce(t)
+}
+
+// appliedOnce waits until all changes are sent too, and sees that none was made twice.
+func (s *site) appliedOnce(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if n := s.db.Rows(t, `SELECT count(*)::text FROM outbox WHERE sent_at IS NULL`)[0]; n != "0" {
+			return fmt.Errorf("%s batches of changes are not sent", n)
+		}
+		return nil
+	})
+	if twice := s.db.Rows(t, `SELECT object_id FROM objects WHERE revision <> 1`); len(twice) > 0 {
+		t.Errorf("changed twice: %v", twice)
+	}
+	if again := s.db.Rows(t, `SELECT event_id::text FROM outcomes WHERE attempts <> 1`); len(again) > 0 {
+		t.Errorf("tried more than once: %v", again)
+	}
+}

@@ -1,0 +1,236 @@
+package faults_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// answer is what a sender got.
+type answer struct {
+	source, key    string
+	status         int
+	spooled, retry bool
+	problem        string
+	took           time.Duration
+}
+
+// load are senders that send until they are told to end, each a delivery every pace at most.
+type load struct {
+	url     string
+	client  *http.Client
+	sources map[string]config.Endpoint
+	end     chan struct{}
+	group   sync.WaitGroup
+
+	mu      sync.Mutex
+	answers []answer
+}
+
+const pace = 100 * time.Millisecond
+
+// alone is a load that sends when it is told to.
+func (s *site) alone(t *testing.T) *load {
+	t.Helper()
+	l := &load{url: "http://" + s.app.Addr() + "/webhooks/", end: make(chan struct{}), sources: map[string]config.Endpoint{},
+		client: &http.Client{Timeout: 3 * deadline, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
+	for _, e := range s.cfg.Endpoints() {
+		l.sources[e.Source.Name] = e
+	}
+	t.Cleanup(l.stop)
+	return l
+}
+
+// one sends the n-th delivery to a source, and says where the answer is not what is wanted.
+func (l *load) one(t *testing.T, source string, n int, what string, holds func(*answer) bool) {
+	t.Helper()
+	a, err := l.deliver(l.sources[source], n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.answers = append(l.answers, a); !holds(&a) {
+		t.Errorf("delivery %d is not %s: %+v", n, what, a)
+	}
+}
+
+// send begins a load: three senders to the source whose deliveries may be spooled, and one to the other.
+func (s *site) send(t *testing.T) *load {
+	t.Helper()
+	l := s.alone(t)
+	for n, name := range []string{"kept", "kept", "kept", "final"} {
+		l.group.Go(func() { l.sender(t, n, l.sources[name]) })
+	}
+	return l
+}
+
+// stop ends the load, and waits for all answers.
+func (l *load) stop() {
+	l.mu.Lock()
+	select {
+	case <-l.end:
+	default:
+		close(l.end)
+	}
+	l.mu.Unlock()
+	l.group.Wait()
+	l.client.CloseIdleConnections()
+}
+
+func (l *load) sender(t *testing.T, number int, to config.Endpoint) {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for n := number * 1_000_000; ; n++ {
+		a, err := l.deliver(to, n)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		l.mu.Lock()
+		l.answers = append(l.answers, a)
+		l.mu.Unlock()
+		select {
+		case <-tick.C:
+		case <-l.end:
+			return
+		}
+	}
+}
+
+// types are what is sent to a provider's sources.
+var types = map[string]string{"stripe": "product.updated", "github": "issues.opened"}
+
+// deliver sends the n-th delivery to a source, which is of an object of its own.
+func (l *load) deliver(to config.Endpoint, n int) (a answer, err error) {
+	for _, sample := range to.Provider.Samples() {
+		if sample.Type != types[to.Provider.Name()] {
+			continue
+		}
+		varied, err := to.Provider.Vary(sample, n, time.Now(), true)
+		if err != nil {
+			return a, err
+		}
+		d, err := to.Provider.Sign(to.Source, varied, time.Now())
+		if err != nil {
+			return a, err
+		}
+		return l.post(to.Source.Name, d), nil
+	}
+	return a, fmt.Errorf("no sample for %s", to.Source.Name)
+}
+
+func (l *load) post(source string, d *provider.Delivery) (a answer) {
+	a.source = source
+	began := time.Now()
+	defer func() { a.took = time.Since(began) }()
+	req, err := http.NewRequest(http.MethodPost, l.url+source, bytes.NewReader(d.Body))
+	if err != nil {
+		a.problem = err.Error()
+		return a
+	}
+	req.Header = d.Header
+	res, err := l.client.Do(req)
+	if err != nil {
+		a.problem = err.Error()
+		return a
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	var receipt struct {
+		EventID string `json:"event_id"`
+		ID      string
+		Spooled bool
+	}
+	a.status, a.retry = res.StatusCode, res.Header.Get("Retry-After") != ""
+	if err != nil || json.Unmarshal(body, &receipt) != nil || a.status == http.StatusOK && (receipt.EventID == "" || receipt.Spooled == (receipt.ID != "")) {
+		a.problem = fmt.Sprintf("status %d: %s, %v", a.status, body, err)
+	}
+	a.key, a.spooled = receipt.EventID, receipt.Spooled
+	return a
+}
+
+// count is how many answers there are that something holds of, from the n-th on.
+func (l *load) count(from int, holds func(*answer) bool) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := from; i < len(l.answers); i++ {
+		if holds(&l.answers[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+func every(*answer) bool         { return true }
+func spooled(a *answer) bool     { return a.spooled }
+func stored(a *answer) bool      { return a.status == http.StatusOK && !a.spooled }
+func storedKept(a *answer) bool  { return stored(a) && a.source == "kept" }
+func storedFinal(a *answer) bool { return stored(a) && a.source == "final" }
+
+// await waits until so many more answers came that something holds of.
+func (l *load) await(t *testing.T, n int, what string, holds func(*answer) bool) {
+	t.Helper()
+	from := l.count(0, every)
+	testkit.Eventually(t, patience, func() error {
+		if got := l.count(from, holds); got < n {
+			return fmt.Errorf("%d of %d answers are %s", got, n, what)
+		}
+		return nil
+	})
+}
+
+// check looks at all answers: what was acknowledged is stored, once, and no answer but the receipt and a 503 that says when to come again was given, and that only to whom
+// may get it. refused: also deliveries that might be spooled may be refused.
+func (l *load) check(t *testing.T, s *site, refused bool) {
+	t.Helper()
+	var keys []string
+	var longest time.Duration
+	counts := map[string]int{}
+	wrong := func(format string, args ...any) {
+		if counts["wrong"]++; counts["wrong"] <= 5 {
+			t.Errorf(format, args...)
+		}
+	}
+	for _, a := range l.answers {
+		counts["answers"]++
+		switch {
+		case a.problem != "":
+			wrong("%s after %s: %s", a.source, a.took, a.problem)
+		case a.status == http.StatusOK:
+			keys = append(keys, a.source+" "+a.key)
+			if a.spooled {
+				counts["spooled"]++
+			}
+			if a.spooled && a.source == "final" {
+				wrong("a receipt without an id for a source that wants one")
+			}
+		case a.status == http.StatusServiceUnavailable && a.retry && (a.source == "final" || refused):
+			counts["refused"]++
+		default:
+			wrong("%s was answered %d after %s, Retry-After %t", a.source, a.status, a.took, a.retry)
+		}
+		if a.source == "kept" {
+			longest = max(longest, a.took)
+		}
+	}
+	t.Logf("%v; the longest took %s", counts, longest.Round(time.Millisecond))
+	if longest > deadline/2 {
+		t.Errorf("a delivery that may be spooled was answered after %s", longest)
+	}
+	var kept, twice int
+	if err := s.db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(DISTINCT s.name || ' ' || e.event_id) FROM events e JOIN sources s ON s.number = e.source WHERE s.name || ' ' || e.event_id = ANY($1)),
+		(SELECT count(*) - count(DISTINCT (source, event_id)) FROM events)`, keys).Scan(&kept, &twice); err != nil {
+		t.Fatal(err)
+	}
+	if kept != len(keys) || twice != 0 {
+		t.Errorf("of %d events that were acknowledged %d are stored, %d twice", len(keys), kept, twice)
+	}
+}
