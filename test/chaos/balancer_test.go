@@ -2,15 +2,18 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
@@ -56,6 +59,21 @@ func (b *balancer) probe(ctx context.Context, i int) {
 		}
 		b.ready[i].Store(err == nil && res.StatusCode == http.StatusOK)
 	}
+}
+
+// sees waits until new connections go to d, too. A d that is no gateway has none.
+func (b *balancer) sees(t *testing.T, d *site.Daemon) {
+	t.Helper()
+	i := slices.Index(b.gateways[:], d)
+	if i < 0 {
+		return
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if !b.ready[i].Load() {
+			return fmt.Errorf("the address does not send to %s yet", d.Name)
+		}
+		return nil
+	})
 }
 
 func (b *balancer) accept() {

@@ -26,7 +26,7 @@ func TestRollingRestart(t *testing.T) {
 	var group sync.WaitGroup
 	group.Go(func() { r.fail(r.traffic.run(sending)) })
 	group.Go(func() { r.senders.run(ctx, 8, r.traffic.out) })
-	for _, d := range r.site.Daemons() {
+	for _, d := range r.site.Daemons() { // the next goes once the address sends to the one before, as it must for anybody who restarts two by turns
 		before := r.senders.acknowledged.Load()
 		testkit.Eventually(t, time.Minute, func() error {
 			if n := r.senders.acknowledged.Load() - before; n < 20 {
@@ -40,6 +40,7 @@ func TestRollingRestart(t *testing.T) {
 		if err := d.Ready(ctx); err != nil {
 			t.Fatal(err)
 		}
+		b.sees(t, d)
 	}
 	stop()
 	group.Wait()
