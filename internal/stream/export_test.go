@@ -53,12 +53,21 @@ func (w *window) Publish(subject string) error {
 	return err
 }
 
-// Send is Publish that tells where the answer belongs.
-func (w *window) Send(subject string) (reply string, err error) {
-	m := &nats.Msg{Subject: subject, Data: []byte("x")}
-	err = w.publish(m)
-	return m.Reply, err
+// Send is Publish for a run of as many messages as there are subjects, that tells where the answer belongs.
+func (w *window) Send(subjects ...string) (reply string, err error) {
+	run := make([]*nats.Msg, len(subjects))
+	for i, s := range subjects {
+		run[i] = &nats.Msg{Subject: s, Data: []byte("x")}
+	}
+	err = w.publish(run...)
+	return run[len(run)-1].Reply, err
 }
+
+// LongestRun is how many messages share an answer at most, and Pace how long a publisher rests.
+const (
+	LongestRun = longestRun
+	Pace       = pace
+)
 
 // Answer is an answer that arrives now.
 func (w *window) Answer(reply, body string) {
@@ -92,7 +101,9 @@ func (p *Publisher) Window() (*Window, error) { return newWindow(p.conn.nc, p.co
 // PublishOnce publishes as the publisher's loop does, with its gate open.
 func (p *Publisher) PublishOnce(ctx context.Context, w *Window, e Event) {
 	p.open = true
-	p.publish(ctx, w, e.message(MaxBody), nil)
+	m := newParcel()
+	m.fill(&e, EventsSubject, MaxBody)
+	p.publish(ctx, w, []*parcel{m}, nil)
 }
 
 // JetStream is the connection's own.

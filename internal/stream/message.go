@@ -98,21 +98,36 @@ type parcel struct {
 	values [mostHeaders]string
 }
 
+func newParcel() *parcel { return &parcel{Msg: nats.Msg{Header: make(nats.Header, mostHeaders)}} }
+
+// empty lets go of all that the message has, but for room.
+func (m *parcel) empty() {
+	clear(m.Header)
+	*m = parcel{Msg: nats.Msg{Header: m.Header}}
+}
+
 // message makes the NATS message of an event in the feed of events, whose body travels up to largest bytes.
 func (e *Event) message(largest int) *nats.Msg { return e.messageTo(EventsSubject, largest) }
 
-// messageTo makes the message for a subject below prefix. Header values are percent-encoded where they are not plain ASCII.
+// messageTo makes the message for a subject below prefix.
 func (e *Event) messageTo(prefix string, largest int) *nats.Msg {
+	m := newParcel()
+	m.fill(e, prefix, largest)
+	return &m.Msg
+}
+
+// fill makes an empty one the message of an event for a subject below prefix. Header values are percent-encoded where they are not plain ASCII.
+func (m *parcel) fill(e *Event, prefix string, largest int) {
 	if len(e.Source)+len(e.Key)+len(e.Type)+len(e.Account)+len(e.ObjectType)+len(e.ObjectID)+len(e.APIVersion) > maxNames {
 		e = &Event{Source: e.Source, Retry: e.Retry, Trace: e.Trace, BodyInLog: true, Stored: provider.Stored{ID: e.ID, ReceivedAt: e.ReceivedAt, Index: e.Index}}
 	}
-	made := &parcel{Msg: nats.Msg{Subject: prefix + "." + Token(e.Source) + "." + Token(e.Type), Header: make(nats.Header, mostHeaders), Data: e.Body}}
-	m, n := &made.Msg, 0
+	m.Subject, m.Data = prefix+"."+Token(e.Source)+"."+Token(e.Type), e.Body
+	n := 0
 	set := func(name, value string) {
 		if value != "" {
-			made.values[n] = escape(value)
+			m.values[n] = escape(value)
 			n++
-			m.Header[name] = made.values[n-1 : n : n]
+			m.Header[name] = m.values[n-1 : n : n]
 		}
 	}
 	// What is made here stands in one piece of memory, too.
@@ -148,7 +163,6 @@ func (e *Event) messageTo(prefix string, largest int) *nats.Msg {
 		m.Data = nil
 		set("Postern-Body", "log")
 	}
-	return m
 }
 
 // parseEvent reads what message wrote; an error means that the message is not ours.

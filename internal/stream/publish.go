@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,10 +19,12 @@ import (
 type Publisher struct {
 	conn    *Conn
 	limits  Limits
-	queue   chan []*nats.Msg
+	queue   chan []*parcel
 	count   atomic.Int64 // messages in queue
 	waiting atomic.Int64 // bytes of bodies in queue
 	log     *slog.Logger
+	parcels sync.Pool   // of messages that were published
+	run     []*nats.Msg // owned by Run
 	open    bool        // owned by Run
 	late    int         // withheld since the time for a stop is over; owned by Run
 	stopped atomic.Bool // Run has ended
@@ -39,20 +43,21 @@ const gateShare = 0.25
 
 // NewPublisher returns a publisher to be driven by Run.
 func NewPublisher(conn *Conn, limits Limits, log *slog.Logger, reg prometheus.Registerer) (*Publisher, error) {
-	p := &Publisher{conn: conn, limits: limits, queue: make(chan []*nats.Msg, publishQueue), log: log}
+	p := &Publisher{conn: conn, limits: limits, queue: make(chan []*parcel, publishQueue), log: log}
 	return p, p.register(reg)
 }
 
 // Offer takes events for publishing, those of a batch at once. It never blocks; what does not fit is counted and left to the auditor.
 func (p *Publisher) Offer(evs ...Event) {
 	largest := p.conn.LargestBody()
-	msgs := make([]*nats.Msg, 0, len(evs))
+	msgs := make([]*parcel, 0, len(evs))
 	for i := range evs {
-		m := evs[i].message(largest)
 		if !p.admit() {
 			p.metrics.results.WithLabelValues("overflowed").Inc()
 			continue
 		}
+		m := p.parcel()
+		m.fill(&evs[i], EventsSubject, largest)
 		p.waiting.Add(int64(len(m.Data)))
 		msgs = append(msgs, m)
 	}
@@ -93,7 +98,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	for {
 		select {
 		case msgs := <-p.queue:
-			p.publishAll(work, w, msgs, tick.C)
+			p.publishAll(work, w, p.gathered(msgs), tick.C)
+			p.rest(ctx)
 		case now := <-tick.C:
 			p.tick(work, w, now)
 		case <-ctx.Done():
@@ -114,6 +120,31 @@ func outlive(ctx context.Context, d time.Duration) (context.Context, context.Can
 	return work, func() { unhook(); cancel() }
 }
 
+// pace is how long the publisher rests after it has published, while what comes gathers: a lone event goes at once, and what keeps coming goes
+// together. A server that is woken for each batch takes the processors from the next batch's commit.
+const pace = 10 * time.Millisecond
+
+func (p *Publisher) rest(ctx context.Context) {
+	timer := time.NewTimer(pace)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// gathered is what was taken from the queue and all else that waits in it.
+func (p *Publisher) gathered(msgs []*parcel) []*parcel {
+	for {
+		select {
+		case more := <-p.queue:
+			msgs = append(msgs, more...)
+		default:
+			return msgs
+		}
+	}
+}
+
 func (p *Publisher) counted(acknowledged, failed int) {
 	p.metrics.acknowledged.Add(float64(acknowledged))
 	p.metrics.failed.Add(float64(failed))
@@ -125,21 +156,22 @@ func (p *Publisher) tick(ctx context.Context, w *window, now time.Time) {
 	p.gate(ctx)
 }
 
-func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*nats.Msg, tick <-chan time.Time) {
-	for _, m := range msgs {
-		p.publish(ctx, w, m, tick)
+func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*parcel, tick <-chan time.Time) {
+	for run := range slices.Chunk(msgs, longestRun) {
+		p.publish(ctx, w, run, tick)
 	}
 }
 
-// publish sends a message, when there is room for it and ctx has not ended. An error is counted where it happened.
-func (p *Publisher) publish(ctx context.Context, w *window, m *nats.Msg, tick <-chan time.Time) {
-	p.taken(m)
+// publish sends a run, when there is room for it and ctx has not ended. An error is counted where it happened.
+func (p *Publisher) publish(ctx context.Context, w *window, run []*parcel, tick <-chan time.Time) {
+	p.taken(run)
+	defer p.spare(run)
 	for ctx.Err() == nil {
 		if !p.open || !p.conn.Connected() {
-			p.withheld()
+			p.withheld(len(run))
 			return
 		}
-		if !errors.Is(w.publish(m), errNoRoom) {
+		if !errors.Is(w.publish(p.messages(run)...), errNoRoom) {
 			return
 		}
 		select {
@@ -149,17 +181,46 @@ func (p *Publisher) publish(ctx context.Context, w *window, m *nats.Msg, tick <-
 		case <-ctx.Done():
 		}
 	}
-	p.late++
-	p.withheld()
+	p.late += len(run)
+	p.withheld(len(run))
 }
 
-// taken counts a message out of the queue.
-func (p *Publisher) taken(m *nats.Msg) {
-	p.count.Add(-1)
-	p.waiting.Add(-int64(len(m.Data)))
+// messages are a run's, in memory that is used again.
+func (p *Publisher) messages(run []*parcel) []*nats.Msg {
+	p.run = p.run[:0]
+	for _, m := range run {
+		p.run = append(p.run, &m.Msg)
+	}
+	return p.run
 }
 
-func (p *Publisher) withheld() { p.metrics.results.WithLabelValues("withheld").Inc() }
+// taken counts messages out of the queue.
+func (p *Publisher) taken(msgs []*parcel) {
+	bytes := 0
+	for _, m := range msgs {
+		bytes += len(m.Data)
+	}
+	p.count.Add(-int64(len(msgs)))
+	p.waiting.Add(-int64(bytes))
+}
+
+func (p *Publisher) withheld(n int) { p.metrics.results.WithLabelValues("withheld").Add(float64(n)) }
+
+// spare keeps messages that nobody needs any more, to be filled again.
+func (p *Publisher) spare(msgs []*parcel) {
+	for _, m := range msgs {
+		m.empty()
+		p.parcels.Put(m)
+	}
+}
+
+// parcel is an empty message.
+func (p *Publisher) parcel() *parcel {
+	if m, ok := p.parcels.Get().(*parcel); ok {
+		return m
+	}
+	return newParcel()
+}
 
 // gate reads the lag and decides whether to publish until the next reading.
 func (p *Publisher) gate(ctx context.Context) {
@@ -193,15 +254,7 @@ const flushWithin = 5 * time.Second
 
 // flush publishes what waits and takes the answers until ctx ends; what is left then is withheld.
 func (p *Publisher) flush(ctx context.Context, w *window, tick <-chan time.Time) {
-	for {
-		select {
-		case msgs := <-p.queue:
-			p.publishAll(ctx, w, msgs, tick)
-			continue
-		default:
-		}
-		break
-	}
+	p.publishAll(ctx, w, p.gathered(nil), tick)
 	w.wait(ctx, tick)
 	if left := p.late + w.unanswered(); left > 0 {
 		p.log.Warn("publishing not finished within 5 s; the auditor brings back what is left", "messages", left)
@@ -212,15 +265,7 @@ func (p *Publisher) flush(ctx context.Context, w *window, tick <-chan time.Time)
 // late would be counted by nobody.
 func (p *Publisher) abandon() {
 	p.stopped.Store(true)
-	for {
-		select {
-		case msgs := <-p.queue:
-			for _, m := range msgs {
-				p.taken(m)
-				p.withheld()
-			}
-		default:
-			return
-		}
-	}
+	left := p.gathered(nil)
+	p.taken(left)
+	p.withheld(len(left))
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // window publishes without waiting: at most maxInFlight messages are unanswered at once, and whatever is not answered in time has failed. It
-// only counts, since what failed is the auditor's; a future and a timer for each message would cost more than the message.
+// only counts, since what failed is the auditor's; a future and a timer for each message would cost more than the message. What is sent together
+// is a run, of which the last message alone asks for an answer: a stream stores what one connection sends in its order.
 type window struct {
 	nc     *nats.Conn
 	inbox  string
@@ -20,19 +21,22 @@ type window struct {
 	counts func(acknowledged, failed int)
 
 	mu sync.Mutex
-	// sent has a place for each message that may be unanswered; free is a stack of those that nobody has, so that a message which is never
-	// answered holds up no other.
+	// sent has a place for each run that may be unanswered, be they of one message each; free is a stack of those that nobody has, so that a run
+	// which is never answered holds up no other. open is how many messages are unanswered.
 	sent [maxInFlight]flight
 	free []int
+	open int
 	// room holds a token when a place became free.
 	room chan struct{}
 }
 
-// flight is a place. n is the number of the message that has it or, where it is free and at is zero, of the next one: the place plus a multiple
-// of maxInFlight that grows with each use, so that an answer finds its place and a late one is not taken for a successor's.
+// flight is a place. n is the number of the run that has it or, where it is free and at is zero, of the next one: the place plus a multiple
+// of maxInFlight that grows with each use, so that an answer finds its place and a late one is not taken for a successor's. messages is how many
+// the run has.
 type flight struct {
-	n  uint64
-	at time.Time
+	n        uint64
+	at       time.Time
+	messages int
 }
 
 // newWindow opens a window. counts is told of every message once; it may be called from several goroutines.
@@ -58,72 +62,101 @@ func (w *window) close() {
 // errNoRoom says that every place is taken.
 var errNoRoom = errors.New("too many messages unanswered")
 
-// publish sends a message, unless every place is taken.
-func (w *window) publish(m *nats.Msg) error {
-	n, ok := w.take()
+// publish sends a run, of longestRun messages at most, unless there is no room for it. One that does not go out has failed, and the others go on
+// without it. Where the stream refuses one alone that is not the last, it is counted as acknowledged: the auditor knows better.
+func (w *window) publish(run ...*nats.Msg) error {
+	n, ok := w.take(len(run))
 	if !ok {
 		return errNoRoom
 	}
-	reply := make([]byte, 0, 64)
-	m.Reply = string(strconv.AppendUint(append(reply, w.inbox...), n, 10))
-	if err := w.nc.PublishMsg(m); err != nil {
-		if w.settle(n) {
-			w.counts(0, 1)
+	last := len(run) - 1
+	for _, m := range run[:last] {
+		if err := w.nc.PublishMsg(m); err != nil {
+			w.lost(n)
 		}
+	}
+	reply := make([]byte, 0, 64)
+	run[last].Reply = string(strconv.AppendUint(append(reply, w.inbox...), n, 10))
+	if err := w.nc.PublishMsg(run[last]); err != nil {
+		w.counts(0, w.settle(n))
 		return err
 	}
 	return nil
 }
 
-// take gives a place away, and the number of the message that has it.
-func (w *window) take() (n uint64, ok bool) {
+// take gives a place for so many messages away, and the number of their run.
+func (w *window) take(messages int) (n uint64, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last := len(w.free) - 1
-	if last < 0 {
+	if w.open+messages > maxInFlight { // each place has one message at least, so that one is free
 		return 0, false
 	}
 	place := &w.sent[w.free[last]]
 	w.free = w.free[:last]
-	place.at = time.Now()
+	w.open += messages
+	place.at, place.messages = time.Now(), messages
 	return place.n, true
 }
 
-// answered takes the answer to a message. One that came too late changes nothing: its place is free, or another's.
+// lost counts one message of a run that did not go out.
+func (w *window) lost(n uint64) {
+	w.mu.Lock()
+	place := w.of(n)
+	if place != nil {
+		place.messages--
+		w.open--
+	}
+	w.mu.Unlock()
+	if place != nil { // else it was counted with its run
+		w.counts(0, 1)
+	}
+}
+
+// answered takes the answer to a run. One that came too late changes nothing: its place is free, or another's.
 func (w *window) answered(m *nats.Msg) {
 	n, err := strconv.ParseUint(m.Subject[len(w.inbox):], 10, 64)
-	if err != nil || !w.settle(n) {
+	if err != nil {
 		return
 	}
+	messages := w.settle(n)
 	// A refusal has an error in its body; a server that has no such stream answers with a status and no body.
 	if len(m.Data) == 0 || bytes.Contains(m.Data, []byte(`"error"`)) {
-		w.counts(0, 1)
+		w.counts(0, messages)
 		return
 	}
-	w.counts(1, 0)
+	w.counts(messages, 0)
 }
 
-// settle gives a message's place back; false where it is not the message's any more.
-func (w *window) settle(n uint64) bool {
+// of is the place of a run, nil where it is not the run's any more.
+func (w *window) of(n uint64) *flight {
+	if place := &w.sent[n%maxInFlight]; place.n == n && !place.at.IsZero() {
+		return place
+	}
+	return nil
+}
+
+// settle gives a run's place back, and says how many messages it has; none where it is not the run's any more.
+func (w *window) settle(n uint64) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	i := int(n % maxInFlight)
-	if place := &w.sent[i]; place.n != n || place.at.IsZero() {
-		return false
+	if w.of(n) == nil {
+		return 0
 	}
-	w.release(i)
-	return true
+	return w.release(int(n % maxInFlight))
 }
 
-func (w *window) release(i int) {
+func (w *window) release(i int) (messages int) {
 	place := &w.sent[i]
-	place.n += maxInFlight
-	place.at = time.Time{}
+	messages = place.messages
+	*place = flight{n: place.n + maxInFlight}
+	w.open -= messages
 	w.free = append(w.free, i)
 	select {
 	case w.room <- struct{}{}:
 	default:
 	}
+	return messages
 }
 
 // expire gives up on what has not been answered in time.
@@ -132,8 +165,7 @@ func (w *window) expire(now time.Time) {
 	late := 0
 	for i := range w.sent {
 		if at := w.sent[i].at; !at.IsZero() && now.Sub(at) >= PublishTimeout {
-			w.release(i)
-			late++
+			late += w.release(i)
 		}
 	}
 	w.mu.Unlock()
@@ -146,7 +178,7 @@ func (w *window) expire(now time.Time) {
 func (w *window) unanswered() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return maxInFlight - len(w.free)
+	return w.open
 }
 
 // wait returns when nothing is unanswered or ctx ends.

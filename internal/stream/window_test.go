@@ -3,6 +3,7 @@ package stream_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -56,6 +57,31 @@ func TestWindowCountsEachMessageOnce(t *testing.T) {
 		testkit.Eventually(t, patience, func() error { return w.Publish(subject) })
 	}
 	c.until(t, taken, refused)
+	if n := w.Unanswered(); n != 0 {
+		t.Errorf("%d unanswered", n)
+	}
+}
+
+// A run is counted by its messages: those that did not go out failed, the others are as its one answer says.
+func TestWindowCountsRuns(t *testing.T) {
+	t.Parallel()
+	w, c, _ := window(t, false)
+	send := func(subjects ...string) {
+		if _, err := w.Send(subjects...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const good = "postern.events.s.t"
+	send(good, good, good)
+	c.until(t, 3, 0)
+	send(good, "", good) // the client sends nothing to no subject
+	c.until(t, 5, 1)
+	send("nobody.listens", "nobody.listens")
+	c.until(t, 5, 3)
+	if _, err := w.Send(good, ""); err == nil {
+		t.Error("no error for a last message that did not go out")
+	}
+	c.until(t, 5, 5) // nobody says what became of the first
 	if n := w.Unanswered(); n != 0 {
 		t.Errorf("%d unanswered", n)
 	}
@@ -176,21 +202,21 @@ func TestWindowAddsUp(t *testing.T) {
 			r.Fatal(err)
 		}
 		defer w.Close()
-		m := windowModel{Window: w, open: map[string]bool{}}
+		m := windowModel{Window: w, open: map[string]int{}}
 		r.Repeat(map[string]func(*rapid.T){
 			"publish": m.publish,
 			"answer":  m.answer,
 			"expire":  func(*rapid.T) { w.Expire(time.Now().Add(time.Minute)); m.expired() },
 			"young":   func(*rapid.T) { w.Expire(time.Now()) },
 			"": func(r *rapid.T) {
-				if a, f := c.acknowledged.Load(), c.failed.Load(); a != m.acknowledged || f != m.failed || w.Unanswered() != len(m.open) {
-					r.Fatalf("%d acknowledged, %d failed, %d unanswered; want %d, %d, %d", a, f, w.Unanswered(), m.acknowledged, m.failed, len(m.open))
+				if a, f := c.acknowledged.Load(), c.failed.Load(); a != m.acknowledged || f != m.failed || w.Unanswered() != m.unanswered() {
+					r.Fatalf("%d acknowledged, %d failed, %d unanswered; want %d, %d, %d", a, f, w.Unanswered(), m.acknowledged, m.failed, m.unanswered())
 				}
 			},
 		})
 		w.Close()
-		if a, f := c.acknowledged.Load(), c.failed.Load(); a+f != int64(len(m.replies)) {
-			r.Fatalf("%d acknowledged and %d failed of %d", a, f, len(m.replies))
+		if a, f := c.acknowledged.Load(), c.failed.Load(); a+f != m.messages {
+			r.Fatalf("%d acknowledged and %d failed of %d", a, f, m.messages)
 		}
 	})
 }
@@ -198,26 +224,41 @@ func TestWindowAddsUp(t *testing.T) {
 // windowModel is what a window should have counted.
 type windowModel struct {
 	*stream.Window
-	replies              []string // of every message that went out
-	open                 map[string]bool
+	replies              []string       // of every run that went out
+	open                 map[string]int // the messages of those that are unanswered
 	acknowledged, failed int64
+	messages             int64
+}
+
+func (m *windowModel) unanswered() (n int) {
+	for _, messages := range m.open {
+		n += messages
+	}
+	return n
 }
 
 func (m *windowModel) publish(r *rapid.T) {
-	for range rapid.SampledFrom([]int{1, 3, stream.InFlight}).Draw(r, "messages") {
-		reply, err := m.Send("silent")
-		full := len(m.open) == stream.InFlight
+	run := slices.Repeat([]string{"silent"}, rapid.SampledFrom([]int{1, 2, stream.LongestRun}).Draw(r, "run"))
+	lost := rapid.IntRange(0, len(run)-1).Draw(r, "lost")
+	for i := range lost {
+		run[i] = "" // does not go out
+	}
+	for range rapid.SampledFrom([]int{1, 3, stream.InFlight}).Draw(r, "runs") {
+		reply, err := m.Send(run...)
+		full := m.unanswered()+len(run) > stream.InFlight
 		if errors.Is(err, stream.ErrNoRoom) != full {
-			r.Fatalf("%v with %d unanswered", err, len(m.open))
+			r.Fatalf("%v for %d with %d unanswered", err, len(run), m.unanswered())
 		}
 		switch {
 		case full:
 			return
 		case err != nil: // not sent, and so counted
-			m.failed++
+			m.failed += int64(len(run))
 		default:
-			m.open[reply] = true
+			m.failed += int64(lost)
+			m.open[reply] = len(run) - lost
 		}
+		m.messages += int64(len(run))
 		m.replies = append(m.replies, reply)
 	}
 }
@@ -230,17 +271,16 @@ func (m *windowModel) answer(r *rapid.T) {
 		reply, body := rapid.SampledFrom(m.replies).Draw(r, "reply"), rapid.SampledFrom([]string{"{}", `{"error":{}}`, ""}).Draw(r, "body")
 		m.Answer(reply, body)
 		switch {
-		case !m.open[reply]:
 		case body == "{}":
-			m.acknowledged++
+			m.acknowledged += int64(m.open[reply])
 		default:
-			m.failed++
+			m.failed += int64(m.open[reply])
 		}
 		delete(m.open, reply)
 	}
 }
 
 func (m *windowModel) expired() {
-	m.failed += int64(len(m.open))
+	m.failed += int64(m.unanswered())
 	clear(m.open)
 }
