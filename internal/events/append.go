@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -275,6 +276,9 @@ func readReceipt(answer postgres.Row, batch []Delivery, rows []*row) error {
 // Text is s as a PostgreSQL text can hold it: without NUL and invalid UTF-8. Keys are compared by their digest, which is
 // made before; the body keeps the truth.
 func Text(s string) string {
+	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+		return s
+	}
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", "\ufffd"), "\ufffd")
 }
 
