@@ -13,7 +13,7 @@ import (
 const (
 	// garbage is how many bytes may be thrown away before Go collects them. A daemon has some ten MiB in use, and with Go's default,
 	// as much again, a third of a busy gateway's processor time went into collecting.
-	garbage = 48 << 20
+	garbage = 40 << 20
 	// The bounds of GOGC, which says the same as a percentage of what is in use.
 	leastPercent, mostPercent = 25, 400
 	// besides is what a process may need besides the bodies it holds, and what waits to be published or was fetched ahead: above

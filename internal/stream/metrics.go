@@ -39,7 +39,7 @@ func (p *Publisher) register(reg prometheus.Registerer) error {
 	m.age = gauge("postern_stream_lag_seconds", "Age of the oldest event in the stream that no processor has acknowledged; NaN while the stream does not answer.")
 	m.share = gauge("postern_stream_lag_ratio", "Part of the stream's limits that the lag fills, 0 to 1; above 0.25 gateways publish nothing and leave it to the auditor.")
 	m.results = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_publishes_total",
-		Help: "Events handed to the stream by result: acknowledged, failed, withheld (lag, no connection, or a stop), overflowed. All but the first are left to the auditor."},
+		Help: "Events handed to the stream by result: acknowledged (for the run of up to 64 that each was sent in), failed, withheld (lag, no connection, or a stop), overflowed. All but the first are left to the auditor."},
 		[]string{"result"})
 	for _, r := range []string{"acknowledged", "failed", "withheld", "overflowed"} {
 		m.results.WithLabelValues(r)
