@@ -42,8 +42,9 @@ type Conn struct {
 // maxInFlight bounds the unanswered publishes of a window.
 const maxInFlight = 512
 
-// longestRun is how many messages of a window share an answer at most: as few as leave it several runs under way.
-const longestRun = 64
+// longestRun is how many messages of a window share an answer at most: as few as leave it several runs under way. largestRun is how many bytes of bodies,
+// unless one has more: a stop and a lost connection are seen between runs.
+const longestRun, largestRun = 64, 512 << 10
 
 // PublishTimeout is when an unanswered publish, or as many as an exchange has open at once, counts as failed; what failed is the auditor's, never tried again here.
 const PublishTimeout = 5 * time.Second

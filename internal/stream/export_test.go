@@ -66,6 +66,7 @@ func (w *window) Send(subjects ...string) (reply string, err error) {
 // LongestRun is how many messages share an answer at most, and Pace how long a publisher rests.
 const (
 	LongestRun = longestRun
+	LargestRun = largestRun
 	Pace       = pace
 )
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -157,9 +156,22 @@ func (p *Publisher) tick(ctx context.Context, w *window, now time.Time) {
 }
 
 func (p *Publisher) publishAll(ctx context.Context, w *window, msgs []*parcel, tick <-chan time.Time) {
-	for run := range slices.Chunk(msgs, longestRun) {
-		p.publish(ctx, w, run, tick)
+	for len(msgs) > 0 {
+		n := runOf(msgs)
+		p.publish(ctx, w, msgs[:n], tick)
+		msgs = msgs[n:]
 	}
+}
+
+// runOf is how many of the first messages make a run.
+func runOf(msgs []*parcel) int {
+	bytes := 0
+	for n, m := range msgs {
+		if bytes += len(m.Data); n > 0 && (n == longestRun || bytes > largestRun) {
+			return n
+		}
+	}
+	return len(msgs)
 }
 
 // publish sends a run, when there is room for it and ctx has not ended. An error is counted where it happened.
@@ -167,6 +179,11 @@ func (p *Publisher) publish(ctx context.Context, w *window, run []*parcel, tick 
 	p.taken(run)
 	defer p.spare(run)
 	for ctx.Err() == nil {
+		select {
+		case now := <-tick: // also where there is always room
+			p.tick(ctx, w, now)
+		default:
+		}
 		if !p.open || !p.conn.Connected() {
 			p.withheld(len(run))
 			return
@@ -254,7 +271,9 @@ const flushWithin = 5 * time.Second
 
 // flush publishes what waits and takes the answers until ctx ends; what is left then is withheld.
 func (p *Publisher) flush(ctx context.Context, w *window, tick <-chan time.Time) {
-	p.publishAll(ctx, w, p.gathered(nil), tick)
+	for msgs := p.gathered(nil); len(msgs) > 0; msgs = p.gathered(nil) {
+		p.publishAll(ctx, w, msgs, tick)
+	}
 	w.wait(ctx, tick)
 	if left := p.late + w.unanswered(); left > 0 {
 		p.log.Warn("publishing not finished within 5 s; the auditor brings back what is left", "messages", left)

@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -57,8 +58,10 @@ func TestPublishedTogether(t *testing.T) {
 		evs := make([]stream.Event, n)
 		for i := range evs {
 			evs[i] = event(round*n + i)
-			if (round+i)%2 == 0 { // has what the next in its memory lacks
+			evs[i].Body = fmt.Appendf(nil, "%d of round %d", i, round)
+			if round%2 == 0 { // has what the next in its memory lacks
 				evs[i].ObjectType, evs[i].ObjectID, evs[i].Account, evs[i].APIVersion, evs[i].Retry = "customer", fmt.Sprint("cus_", i), "acct", "v1", true
+				evs[i].BodyInLog, evs[i].Index, evs[i].Trace, evs[i].OccurredAt = i%3 == 0, i, "00-a-b-01", time.Unix(2, 0)
 			}
 		}
 		b.Offer(evs...)
@@ -71,7 +74,7 @@ func TestPublishedTogether(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff([]any{want.Subject, want.Header, want.Data}, []any{m.Subject, m.Header, m.Data}); diff != "" {
+			if diff := cmp.Diff([]any{want.Subject, want.Header, string(want.Data)}, []any{m.Subject, m.Header, string(m.Data)}); diff != "" {
 				t.Fatalf("message %d of round %d (-want +got):\n%s", i, round, diff)
 			}
 		}
@@ -79,7 +82,26 @@ func TestPublishedTogether(t *testing.T) {
 	}
 }
 
-// However events come, no more often than at the publisher's pace does it publish.
+// A run is no larger than its bytes allow, and a body that is larger goes alone.
+func TestLargeBodiesGoInShortRuns(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 100_000, false)
+	heard := overhear(t, b)
+	b.run(t)
+	const n, each = 10, 2*stream.LargestRun/5 + 1 // two to a run
+	evs := make([]stream.Event, n)
+	for i := range evs {
+		evs[i] = event(i)
+		evs[i].Body = bytes.Repeat([]byte{'x'}, each)
+	}
+	b.Offer(evs...)
+	if _, asking := next(t, heard, n); asking != n/2 {
+		t.Errorf("%d answers asked for, want %d", asking, n/2)
+	}
+	b.until(t, "acknowledged", n)
+}
+
+// Events that come one by one go out no more often than at the publisher's pace.
 func TestPublishedAtItsPace(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100_000, false)

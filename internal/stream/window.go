@@ -62,19 +62,21 @@ func (w *window) close() {
 // errNoRoom says that every place is taken.
 var errNoRoom = errors.New("too many messages unanswered")
 
-// publish sends a run, of longestRun messages at most, unless there is no room for it. One that does not go out has failed, and the others go on
-// without it. Where the stream refuses one alone that is not the last, it is counted as acknowledged: the auditor knows better.
+// publish sends a run, of longestRun messages at most, unless there is no room for it. One that does not go out has failed, and those after it go on
+// without it; where it is the last, nothing is known of the others, and all have failed. One that went out and is missing alone (refused, or on its way
+// when the connection was lost) is counted as its run is: the auditor knows better.
 func (w *window) publish(run ...*nats.Msg) error {
 	n, ok := w.take(len(run))
 	if !ok {
 		return errNoRoom
 	}
-	last := len(run) - 1
+	last, lost := len(run)-1, 0
 	for _, m := range run[:last] {
 		if err := w.nc.PublishMsg(m); err != nil {
-			w.lost(n)
+			lost++
 		}
 	}
+	w.asks(n, lost)
 	reply := make([]byte, 0, 64)
 	run[last].Reply = string(strconv.AppendUint(append(reply, w.inbox...), n, 10))
 	if err := w.nc.PublishMsg(run[last]); err != nil {
@@ -99,17 +101,16 @@ func (w *window) take(messages int) (n uint64, ok bool) {
 	return place.n, true
 }
 
-// lost counts one message of a run that did not go out.
-func (w *window) lost(n uint64) {
+// asks says that a run asks for its answer now, without so many messages that did not go out. The time for the answer begins here: writing the others may have taken long.
+func (w *window) asks(n uint64, lost int) {
 	w.mu.Lock()
-	place := w.of(n)
-	if place != nil {
-		place.messages--
-		w.open--
-	}
+	place := &w.sent[n%maxInFlight]
+	place.at = time.Now()
+	place.messages -= lost
+	w.open -= lost
 	w.mu.Unlock()
-	if place != nil { // else it was counted with its run
-		w.counts(0, 1)
+	if lost > 0 {
+		w.counts(0, lost)
 	}
 }
 
