@@ -39,12 +39,15 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-// count says how often a text was written.
-func (b *lockedBuffer) count(text string) int {
+// text is all that was written.
+func (b *lockedBuffer) text() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return strings.Count(b.String(), text)
+	return b.String()
 }
+
+// count says how often a text was written.
+func (b *lockedBuffer) count(text string) int { return strings.Count(b.text(), text) }
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
