@@ -190,7 +190,7 @@ func TestAHangingDatabaseIsAskedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = lock.Rollback(context.Background()) }()
-	if _, err := lock.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE tokens`); err != nil {
+	if _, err := lock.Exec(t.Context(), `LOCK TABLE tokens`); err != nil {
 		t.Fatal(err)
 	}
 	asked := &counted{DB: b.operator}

@@ -135,7 +135,7 @@ func TestInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = lock.Rollback(context.Background()) }()
-	if _, err := lock.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE runs IN EXCLUSIVE MODE`); err != nil {
+	if _, err := lock.Exec(t.Context(), `LOCK TABLE runs IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	ask := func() *httptest.ResponseRecorder {

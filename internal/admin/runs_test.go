@@ -179,7 +179,7 @@ func TestDryRunsHoldLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE objects`); err != nil { // which a dry run waits for
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE objects`); err != nil { // which a dry run waits for
 		t.Fatal(err)
 	}
 	one := fmt.Sprintf(`{"dry_run": true, "ids": "%d"}`, receipts[0][0].ID)

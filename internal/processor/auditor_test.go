@@ -179,7 +179,7 @@ func TestCheckpointPassesOnlyOutcomes(t *testing.T) {
 		return nil
 	})
 	w.passes(t, 3)
-	tx, err := w.pool.Begin(t.Context())
+	tx, err := w.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestWaitingForASwapCostsNoAttempt(t *testing.T) {
 	b := setup(t)
 	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.ApplyTimeout = 300 * time.Millisecond })
 	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), kinds["event time"])
-	tx, err := b.pool.Begin(t.Context())
+	tx, err := b.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestSwapHoldsUpItsSourceOnly(t *testing.T) {
 		}
 		return evs
 	}
-	tx, err := w.pool.Begin(t.Context())
+	tx, err := w.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

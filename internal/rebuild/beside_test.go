@@ -254,7 +254,7 @@ func TestSwapLetsLiveEventsPass(t *testing.T) {
 	r := seeded(t, 15)
 	b := setup(t)
 	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
-	tx, err := b.pool.Begin(t.Context())
+	tx, err := b.db.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestClearingIsLocked(t *testing.T) {
 			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
 			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
 			all := len(b.table(t, whole, "staged"))
-			tx, err := b.pool.Begin(t.Context())
+			tx, err := b.db.Pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ var databases atomic.Int64
 type DB struct {
 	// URL reaches it as the cluster's superuser, who migrated it.
 	URL string
-	// Pool is connected as that superuser.
+	// Pool is connected as that superuser. It is the test's own hand: a transaction that it holds open, for somebody to wait for it, may take as long as the machine is slow.
 	Pool *pgxpool.Pool
 }
 
@@ -32,6 +32,14 @@ func Database(t testing.TB) *DB {
 	db := EmptyDatabase(t, "TEMPLATE postern")
 	db.Pool = db.connect(t, "")
 	return db
+}
+
+// patient is the pool's twin, whose sessions may be idle in a transaction for ever.
+func patient(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Pool, error) {
+	cfg := pool.Config()
+	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
+	pool.Close()
+	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
 // EmptyDatabase makes a database without schema and without a pool, for tests of migrations. options end CREATE DATABASE.
@@ -60,7 +68,11 @@ func (db *DB) connect(t testing.TB, role string) *pgxpool.Pool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 	defer cancel()
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: db.URL, Role: role, AppName: "test", MaxConns: 10})
+	own := role == ""
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: db.URL, Role: role, AppName: "test", MaxConns: 10, Lazy: own})
+	if err == nil && own {
+		pool, err = patient(ctx, pool)
+	}
 	if err != nil {
 		t.Fatalf("connect to test database: %v", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -28,5 +30,17 @@ func TestDatabase(t *testing.T) {
 	var who string
 	if err := second.Role(t, "postern_processor").QueryRow(t.Context(), "SELECT current_user").Scan(&who); err != nil || who != "postern_processor" {
 		t.Fatalf("acts as %q, %v", who, err)
+	}
+}
+
+// The test's own hand may hold a transaction for as long as a slow machine takes; sessions of roles are as the product's.
+func TestHandIsPatient(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	for who, pool := range map[string]*pgxpool.Pool{"0": db.Pool, "15s": db.Role(t, "gateway")} {
+		var limit string
+		if err := pool.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil || limit != who {
+			t.Errorf("may be idle in a transaction for %q, %v, want %q", limit, err, who)
+		}
 	}
 }

@@ -25,9 +25,6 @@ func TestWhatIsInHandIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = hold.Rollback(context.WithoutCancel(t.Context())) }() // where it is not over by then
-	if _, err := hold.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-		t.Fatal(err)
-	}
 	b.sink.Next = func() func(*http.Request) sink.Fault {
 		first := sync.OnceFunc(func() {
 			if _, err := hold.Exec(t.Context(), `SELECT FROM effects WHERE state = 'running' FOR UPDATE`); err != nil {
