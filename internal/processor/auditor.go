@@ -41,6 +41,8 @@ type auditor struct {
 	stream time.Time
 	// sent is how many this pass has published, by cause.
 	sent map[string]int64
+	// unanswered is how many messages of this pass the stream has said nothing about.
+	unanswered int
 	// clear is when the next chunk may be published.
 	clear time.Time
 	// moving ends a pass that does not get on; each step winds it up again.
@@ -95,8 +97,11 @@ func (a *auditor) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.sent = map[string]int64{}
+	a.sent, a.unanswered = map[string]int64{}, 0
 	held, err := a.audit(ctx, cursor, len(wanted) > 0)
+	if held == "" && a.unanswered > 0 { // the stream was being made anew, or the connection was lost for a moment
+		held = fmt.Sprintf("%d messages had no answer from the stream: the next pass publishes what it does not have", a.unanswered)
+	}
 	if err == nil && held == "" {
 		a.p.metrics.passed.SetToCurrentTime()
 	}
@@ -323,6 +328,9 @@ func (a *auditor) send(ctx context.Context, evs []stream.Event, cause string) (e
 	for i, ack := range a.p.Conn.PublishEvents(ctx, evs) {
 		if ack.Err != nil {
 			err = fmt.Errorf("publish event %d again: %w", evs[i].ID, ack.Err)
+			if stream.Unanswered(ack.Err) {
+				a.unanswered++
+			}
 			continue
 		}
 		sent++

@@ -69,6 +69,9 @@ var (
 	errLost       = errors.New("the connection was lost before the stream answered")
 )
 
+// Unanswered says that an error means a publish of which nobody knows whether the stream has it.
+func Unanswered(err error) bool { return errors.Is(err, errUnanswered) || errors.Is(err, errLost) }
+
 // mostOpen is how many messages of one exchange are unanswered at most.
 const mostOpen = 256
 
