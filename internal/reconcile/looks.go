@@ -110,7 +110,13 @@ func (h *hinted) pass(ctx context.Context) (n int, err error) {
 	}
 	var g errgroup.Group
 	for _, one := range hints {
-		g.Go(func() error { return h.settle(ctx, one) })
+		g.Go(func() error {
+			err := h.settle(ctx, one)
+			if err != nil {
+				h.layBack(ctx, one, err)
+			}
+			return err
+		})
 	}
 	return len(hints), g.Wait()
 }
@@ -326,6 +332,21 @@ func (h *hinted) put(ctx context.Context, one hint, wait time.Duration, attempts
 		return fmt.Errorf("lay hint back: %w", err)
 	}
 	return nil
+}
+
+// layBackWithin bounds laying a hint back of a look that did not come to its end: a stop waits for it.
+const layBackWithin = time.Second
+
+// layBack lays back the hint of a look that did not come to its end, for trouble of our own or since another configuration or a stop came: at no attempt's cost, and at once where the look was broken off. Where that fails, the
+// lease runs out by itself.
+func (h *hinted) layBack(ctx context.Context, one hint, why error) {
+	wait, text := waitAfter(one.attempts), events.Text(why.Error())
+	if ctx.Err() != nil {
+		wait, text = 0, ""
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), layBackWithin)
+	defer cancel()
+	_, _ = h.Pool.Exec(ctx, putSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.looks.ID, wait, one.attempts, text)
 }
 
 // lookedSQL is whether a look has its outcome, and what the object owes now.

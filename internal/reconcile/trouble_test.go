@@ -186,6 +186,45 @@ func TestALookThatWaitsForTheBudgetIsNobodyElses(t *testing.T) {
 	}
 }
 
+// A look that does not come to its end, since another configuration comes or for trouble of our own, is made again at once, not when its lease runs out, and has cost no attempt.
+func TestALookIsNotKeptByOneThatWasBrokenOff(t *testing.T) {
+	t.Parallel()
+	t.Run("another configuration", func(t *testing.T) {
+		t.Parallel()
+		b := newWorld(t, 93, eventTime)
+		b.owing(t)
+		r := b.runner()
+		r.Settings.Lease = time.Hour
+		var calls atomic.Int64
+		b.api.meets(func(provider.Call) (*reconcile.Response, error) {
+			if calls.Add(1) == 1 {
+				r.Sources.Replace(b.source(func(*reconcile.Source) {}))
+			}
+			return nil, nil
+		})
+		looksOf(t, r, "looks")
+		b.settled(t)
+		if n := calls.Load(); n < 2 {
+			t.Errorf("%d calls: no look was broken off", n)
+		}
+	})
+	t.Run("trouble of our own", func(t *testing.T) {
+		t.Parallel()
+		b := newWorld(t, 94, eventTime)
+		b.owing(t)
+		b.DB.Exec(t, `REVOKE ALL ON events FROM postern_gateway`)
+		r := b.runner()
+		r.Settings.Lease = time.Hour
+		looksOf(t, r, "looks")
+		b.met(t, "permission denied")
+		if n := one[int](t, b, `SELECT attempts FROM hints`); n != 0 {
+			t.Errorf("it has cost %d attempts", n)
+		}
+		b.DB.Exec(t, `GRANT SELECT, INSERT ON events TO postern_gateway`)
+		b.settled(t)
+	})
+}
+
 // waiting is a Caller whose budget lets nobody call before it opens.
 type waiting struct {
 	*api
