@@ -144,7 +144,7 @@ const readTimeout, shortTimeout = 8 * time.Second, 2 * time.Second
 func (b *testBundle) serve(t testing.TB, within time.Duration) {
 	t.Helper()
 	web := httptest.NewUnstartedServer(b.server.Handler())
-	web.Config.ReadTimeout = within
+	web.Config.ReadTimeout, web.Config.IdleTimeout = within, 5*time.Minute // else what was idle for as long as a request may take is closed, perhaps while it is used again
 	web.Start()
 	b.url = web.URL
 	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: 40 * time.Second}
