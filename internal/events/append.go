@@ -22,7 +22,7 @@ import (
 // share some cannot deadlock, and each once. A key is looked up by a subquery of its row: it keeps to the index whatever plan an
 // empty table left behind, and an anti-join's guess of one row would make nested loops of the joins below. What is there
 // already takes no id and no place in the insert: a flood of duplicates burns no WAL. A delivery's columns are taken from
-// their arrays by its number, so that no body passes through a join or a sort. Ids are made here, above the floor, so that a
+// their arrays by its number, so that no body passes through a join or a sort, and how it came and was proven from arrays of what differs in that. Ids are made here, above the floor, so that a
 // reader who raised the floor knows what can still appear (FreezeBound). The fingerprint comes back for duplicates and is
 // compared in Go, and with it whether a standby must have what was found: read in the statement that finds it, that costs no question of its own.
 const appendSQL = `
@@ -46,8 +46,8 @@ WITH base AS MATERIALIZED (
   INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin,
     api_version, headers, verification, fingerprint, delivery_id, delivery_index, body)
   SELECT d.id, d.source, d.event_id, d.event_type, d.account, d.object_type, d.object_id, d.occurred_at,
-    ($13::timestamptz[])[d.delivery], ($14::text[])[d.delivery], d.api_version, ($15::jsonb[])[d.delivery],
-    ($16::jsonb[])[d.delivery], d.fingerprint, s.delivery_id, d.place, CASE WHEN d.id = s.delivery_id THEN ($17::bytea[])[d.delivery] END
+    ($13::timestamptz[])[d.delivery], ($15::text[])[($14::int[])[d.delivery]], d.api_version, ($17::jsonb[])[d.delivery],
+    ($16::jsonb[])[($14::int[])[d.delivery]], d.fingerprint, s.delivery_id, d.place, CASE WHEN d.id = s.delivery_id THEN ($18::bytea[])[d.delivery] END
   FROM d JOIN stored s ON s.id = d.id
 )
 SELECT d.n, coalesce(d.old, k.id), k.id IS NULL, CASE WHEN d.old IS NOT NULL THEN

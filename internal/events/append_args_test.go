@@ -182,3 +182,35 @@ func TestAppendCopiesABodyOnce(t *testing.T) {
 		t.Errorf("%d bytes of bodies cost %d", size, cost)
 	}
 }
+
+// However the deliveries of a batch came and were proven, each is stored with its own way: some like the one before, some like one long before, some like none.
+func TestEachDeliveryKeepsItsProof(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	rng := rand.New(rand.NewPCG(5, 8))
+	origins := []string{"webhook", "import", "reconcile"}
+	want := map[string]string{}
+	var batch []events.Delivery
+	for i := range 300 {
+		d := b.delivery(fmt.Sprint("body ", i), fmt.Sprint("k", i), fmt.Sprint("k", i, "b"))
+		d.Origin = origins[min(rng.IntN(6), 2)]
+		d.Verification = fmt.Appendf(nil, `{"secret": "s%d"}`, min(rng.IntN(12), 7))
+		batch = append(batch, d)
+		for _, e := range d.Events {
+			want[e.Key] = d.Origin + " " + string(d.Verification)
+		}
+	}
+	b.append(t, batch...)
+	rows, err := b.db.Pool.Query(t.Context(), `SELECT event_id, origin || ' ' || verification FROM events`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	var key, proof string
+	if _, err := pgx.ForEachRow(rows, []any{&key, &proof}, func() error { got[key] = proof; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("how events came (-want +got):\n%s", diff)
+	}
+}

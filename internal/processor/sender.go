@@ -185,6 +185,7 @@ func (s *sender) publish(ctx context.Context, changes []changed, batches []int64
 	return acks, nil
 }
 
+// sentSQL is planned anew each time: a plan that is kept was made while the outbox was small, and reads all of it, up to its next VACUUM.
 const sentSQL = `
 UPDATE outbox o SET sent_at = clock_now(), sequence = d.sequence FROM unnest($1::bigint[], $2::bigint[]) AS d(batch, sequence) WHERE o.batch = d.batch`
 
@@ -197,7 +198,7 @@ func (s *sender) mark(ctx context.Context, done map[int64]uint64) error {
 	for id, sequence := range done {
 		ids, sequences = append(ids, id), append(sequences, int64(sequence))
 	}
-	if _, err := s.p.Pool.Exec(ctx, sentSQL, ids, sequences); err != nil {
+	if _, err := s.p.Pool.Exec(ctx, sentSQL, pgx.QueryExecModeExec, ids, sequences); err != nil {
 		return fmt.Errorf("mark %d batches of changes sent: %w", len(ids), err)
 	}
 	return nil
