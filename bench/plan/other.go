@@ -70,7 +70,7 @@ func together(short, long time.Duration) []Row {
 
 // sustainable is the rate to try: a little above the least that must hold, or what applying kept up with under a closed loop, if more.
 func (r *Run) sustainable(ctx context.Context) (float64, error) {
-	const least, safely = 1.05 * sustainedShare, 0.8 // for minutes, checkpoints and all
+	const least, safely = 1.01 * sustainedShare, 0.8 // for minutes, checkpoints and all
 	alone := r.Samples.Value(main64, suite.Postern, Rate).Median
 	if alone == 0 {
 		var err error

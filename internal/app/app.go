@@ -112,7 +112,9 @@ func New(ctx context.Context, o Options) (_ *App, err error) {
 
 // build is the whole wiring in order; what is deferred first is stopped last.
 func (a *App) build(ctx context.Context) error {
-	tuneMemory(ctx, a.Config, os.Getenv)
+	if tuneMemory(ctx, a.Config, os.Getenv) {
+		a.loop("memory", giveBack)
+	}
 	if err := CheckSchedules(a.Config); err != nil {
 		return err
 	}

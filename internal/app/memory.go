@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/config"
 )
@@ -22,11 +23,11 @@ const (
 )
 
 // tuneMemory sets how often Go collects garbage, unless the environment does (GOGC, GOMEMLIMIT): once in a process, and only in one
-// whose context OwnProcess made.
-func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) {
+// whose context OwnProcess made. ours says that it did.
+func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) (ours bool) {
 	p, ok := ctx.Value(processKey{}).(*process)
 	if !ok || p.tuned.Swap(true) {
-		return
+		return false
 	}
 	if env("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.Ingest.QueueBytes) + besides)
@@ -35,7 +36,60 @@ func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string
 		t := &tuner{percent: mostPercent}
 		debug.SetGCPercent(t.percent)
 		t.again()
+		return true
 	}
+	return false
+}
+
+const (
+	// quietEvery is how often to see whether the process is quiet: it has asked for less than a little memory since the last look.
+	quietEvery = 2 * time.Second
+	little     = 1 << 20
+	// worth is how much memory must lie idle to be given back, and giveEvery how often at most, since that takes a collection.
+	worth     = 16 << 20
+	giveEvery = time.Minute
+)
+
+// giveBack returns memory to the system when the process has become quiet, until ctx ends. By itself Go keeps what the last burst took, and does not collect its garbage before as much has come again.
+func giveBack(ctx context.Context) error {
+	tick := time.NewTicker(quietEvery)
+	defer tick.Stop()
+	var q quiet
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			if asked, idle := readMemory(); q.due(asked, idle, now) {
+				debug.FreeOSMemory()
+			}
+		}
+	}
+}
+
+// readMemory is how many bytes the process has ever asked for, and how many lie idle: free, or garbage.
+func readMemory() (asked, idle uint64) {
+	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(samples)
+	free, objects, live := samples[1].Value.Uint64(), samples[2].Value.Uint64(), samples[3].Value.Uint64()
+	return samples[0].Value.Uint64(), free + objects - min(objects, live)
+}
+
+// quiet decides when memory is given back.
+type quiet struct {
+	asked uint64
+	given time.Time
+}
+
+// due says whether that is now, of a process that has asked for so many bytes up to now, and of which so many lie idle.
+func (q *quiet) due(asked, idle uint64, now time.Time) bool {
+	since := asked - q.asked
+	q.asked = asked
+	if since >= little || idle < worth || now.Sub(q.given) < giveEvery {
+		return false
+	}
+	q.given = now
+	return true
 }
 
 // tuner sets GOGC anew after each collection, by what is in use then.

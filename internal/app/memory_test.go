@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
@@ -44,3 +45,51 @@ func TestTheCollectorIsSetOnceByItsOwner(t *testing.T) {
 		t.Error("an app in a test set the collector of the test")
 	}
 }
+
+// Memory is given back once the process asks for next to none, where much of it lies idle, and not again before a minute is over.
+func TestMemoryIsGivenBackInQuiet(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	var q app.Quiet
+	began, asked := time.Now(), uint64(0)
+	for i, step := range []struct {
+		after      time.Duration
+		asks, idle uint64
+		want       bool
+	}{
+		{0, 500 * mib, 40 * mib, false}, // a burst
+		{2 * time.Second, 9 * mib, 40 * mib, false},
+		{4 * time.Second, mib / 4, 40 * mib, true},
+		{6 * time.Second, mib / 4, 40 * mib, false},
+		{62 * time.Second, 0, 40 * mib, false},
+		{64 * time.Second, 2 * mib, 40 * mib, false}, // busy again
+		{66 * time.Second, 0, 15 * mib, false},       // not worth it
+		{68 * time.Second, 0, 17 * mib, true},
+	} {
+		asked += step.asks
+		if got := q.Due(asked, step.idle, began.Add(step.after)); got != step.want {
+			t.Errorf("step %d: %v", i, got)
+		}
+	}
+}
+
+// What the decision is made of is what Go says: garbage and free pages lie idle until they are given back.
+func TestReadMemory(t *testing.T) { // not beside others, which ask for memory too
+	debug.FreeOSMemory()
+	before, _ := app.ReadMemory()
+	for range 100 {
+		waste = make([]byte, 1<<20)
+	}
+	waste = nil
+	asked, idle := app.ReadMemory()
+	if asked-before < 100<<20 || idle < 2<<20 {
+		t.Errorf("%d bytes asked for, %d idle", asked-before, idle)
+	}
+	debug.FreeOSMemory()
+	if _, after := app.ReadMemory(); after >= idle {
+		t.Errorf("%d bytes idle after giving back, %d before", after, idle)
+	}
+}
+
+// waste keeps an allocation from being optimized away.
+var waste []byte
