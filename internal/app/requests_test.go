@@ -33,7 +33,8 @@ func TestRedactOnRequest(t *testing.T) {
 	r.write(t, shop+"    redact_on_request: true\n")
 	r.hangup <- struct{}{}
 	r.soon(t, `SELECT body IS NULL FROM events WHERE id = $1::bigint`, request.ID)
-	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1 AND counts->>'messages' = '1')`, request.ID)
+	// Its message, and copies where the auditor was quicker than the outcome.
+	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1 AND (counts->>'messages')::int >= 1)`, request.ID)
 }
 
 // soon waits until a question about an event is answered with yes.
