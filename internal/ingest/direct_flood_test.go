@@ -17,7 +17,8 @@ import (
 func TestDirectFloodOfBatchesStopsNobody(t *testing.T) {
 	t.Parallel()
 	const flood, sends = 200, 9
-	b := setupSpool(t, func(o *ingest.Options) { o.Settings.StallAfter = 3 * time.Second })
+	// Long enough for a machine that is busy with other tests, on which a session takes a while to be opened.
+	b := setupSpool(t, func(o *ingest.Options) { o.Settings.StallAfter, o.Settings.AcquireWithin = 10*time.Second, 10*time.Second })
 	b.store.Delay(10 * time.Millisecond)
 	n := 0
 	quick := func() time.Duration {

@@ -16,6 +16,11 @@ func AuditPass(p *Processor) func(context.Context) error {
 	return (&auditor{p: p}).bounded
 }
 
+// Mark returns how a processor records batches of changes as sent.
+func Mark(p *Processor) func(context.Context, map[int64]uint64) error {
+	return newSender(p).mark
+}
+
 // ReadBacklog reads what is left to do into the metrics.
 func ReadBacklog(ctx context.Context, p *Processor) { p.readBacklog(ctx) }
 

@@ -118,3 +118,41 @@ func scans(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
 	}
 	return seq, read
 }
+
+// Marking changes as sent reads only their rows, however much has come into the outbox since the first were marked.
+func TestMarkingReadsOnlyWhatIsMarked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.db.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a vacuum would plan anew
+	pool := w.generic(t)
+	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := processor.Mark(p)
+	round := func(rows int) {
+		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, made_at) SELECT '{1}', '{a}', '{t}', ARRAY[repeat('i', 200)], now() FROM generate_series(1, %d)`, rows))
+		for range 10 {
+			var last int64
+			w.scan(t, `SELECT max(batch) FROM outbox`, &last)
+			if err := mark(t.Context(), map[int64]uint64{last: 7, last - 1: 8, last - 2: 9}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() (n int64) {
+		_, _ = scans(t, pool) // which has the session tell what it counted
+		w.scan(t, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'outbox'`, &n)
+		return n
+	}
+	round(10)
+	before := read()
+	round(20_000)
+	var marked int
+	if w.scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL AND sequence BETWEEN 7 AND 9`, &marked); marked != 6 {
+		t.Fatalf("%d rows are marked, want 6", marked)
+	}
+	if n := read() - before; n > 100_000 { // two questions of the test's own read it from end to end
+		t.Errorf("marking 3 of 20,000 rows ten times read %d rows from end to end", n)
+	}
+}
