@@ -23,22 +23,25 @@ const (
 )
 
 // tuneMemory sets how often Go collects garbage, unless the environment does (GOGC, GOMEMLIMIT): once in a process, and only in one
-// whose context OwnProcess made. ours says that it did.
-func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) (ours bool) {
+// whose context OwnProcess made. gives says whether an app of such a process may have memory given back: each may, since one may end and another take its place.
+func tuneMemory(ctx context.Context, cfg *config.Config, env func(string) string) (gives bool) {
 	p, ok := ctx.Value(processKey{}).(*process)
-	if !ok || p.tuned.Swap(true) {
+	if !ok {
 		return false
+	}
+	gives = env("GOGC") == ""
+	if p.tuned.Swap(true) {
+		return gives
 	}
 	if env("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(cfg.Ingest.QueueBytes) + besides)
 	}
-	if env("GOGC") == "" {
+	if gives {
 		t := &tuner{percent: mostPercent}
 		debug.SetGCPercent(t.percent)
 		t.again()
-		return true
 	}
-	return false
+	return gives
 }
 
 const (
@@ -67,7 +70,7 @@ func giveBack(ctx context.Context) error {
 	}
 }
 
-// readMemory is how many bytes the process has ever asked for, and how many lie idle: free, or garbage.
+// readMemory is how many bytes the process has ever asked for, and how many lie idle: free, or come since the last collection, which is garbage for the most part.
 func readMemory() (asked, idle uint64) {
 	samples := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(samples)

@@ -36,8 +36,13 @@ func TestTheCollectorIsSetOnceByItsOwner(t *testing.T) {
 		app.TuneMemory(ctx, config.Default(), env)
 		cancel()
 	}
-	if asked != 2 {
-		t.Errorf("%d questions to the environment, want one for GOGC and one for GOMEMLIMIT", asked)
+	if asked != 3 {
+		t.Errorf("%d questions to the environment, want one for GOGC of each and one for GOMEMLIMIT", asked)
+	}
+	for gogc, want := range map[string]bool{"100": false, "": true} {
+		if got := app.TuneMemory(owned, config.Default(), func(string) string { return gogc }); got != want {
+			t.Errorf("with GOGC=%q memory is given back: %v, also of the second app of a process", gogc, got)
+		}
 	}
 
 	b := setup(t, nil)

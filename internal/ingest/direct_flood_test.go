@@ -18,7 +18,9 @@ func TestDirectFloodOfBatchesStopsNobody(t *testing.T) {
 	t.Parallel()
 	const flood, sends = 200, 9
 	// Long enough for a machine that is busy with other tests, on which a session takes a while to be opened.
-	b := setupSpool(t, func(o *ingest.Options) { o.Settings.StallAfter, o.Settings.AcquireWithin = 10*time.Second, 10*time.Second })
+	b := setupSpool(t, func(o *ingest.Options) {
+		o.Settings.StallAfter, o.Settings.AcquireWithin = 10*time.Second, 10*time.Second
+	})
 	b.store.Delay(10 * time.Millisecond)
 	n := 0
 	quick := func() time.Duration {

@@ -100,7 +100,7 @@ func (a *auditor) pass(ctx context.Context) error {
 	a.sent, a.unanswered = map[string]int64{}, 0
 	held, err := a.audit(ctx, cursor, len(wanted) > 0)
 	if held == "" && a.unanswered > 0 { // the stream was being made anew, or the connection was lost for a moment
-		held = fmt.Sprintf("%d messages had no answer from the stream: the next pass publishes what it does not have", a.unanswered)
+		held = fmt.Sprintf("%d messages had no answer from the stream: the next pass publishes what has no outcome by then", a.unanswered)
 	}
 	if err == nil && held == "" {
 		a.p.metrics.passed.SetToCurrentTime()

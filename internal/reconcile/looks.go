@@ -337,10 +337,10 @@ func (h *hinted) put(ctx context.Context, one hint, wait time.Duration, attempts
 // layBackWithin bounds laying a hint back of a look that did not come to its end: a stop waits for it.
 const layBackWithin = time.Second
 
-// layBack lays back the hint of a look that did not come to its end, for trouble of our own or since another configuration or a stop came: at no attempt's cost, and at once where the look was broken off. Where that fails, the
-// lease runs out by itself.
+// layBack lays back the hint of a look that did not come to its end: at once where another configuration or a stop broke it off, after a quarter of the lease where it met trouble of our own, since it may have made its call and
+// left an event. It costs no attempt. Where laying back fails, the lease runs out by itself.
 func (h *hinted) layBack(ctx context.Context, one hint, why error) {
-	wait, text := waitAfter(one.attempts), events.Text(why.Error())
+	wait, text := h.Settings.Lease/4, events.Text(why.Error())
 	if ctx.Err() != nil {
 		wait, text = 0, ""
 	}

@@ -238,7 +238,7 @@ func TestWhatCannotBeLookedAtIsParked(t *testing.T) {
 	parked("obj_2")
 	read("obj_1", "obj_2") // which changes nothing
 	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_3'`)
-	testkit.Eventually(t, time.Minute, func() error { // the new round has begun
+	testkit.Eventually(t, reconcile.DefaultSettings.Lease, func() error { // the new round has begun; a look that met trouble of our own comes again after a quarter of the lease
 		if n := one[int](t, b, `SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND look_after <> 0`); n > 0 {
 			return fmt.Errorf("obj_3 is in doubt; said: %s", log.text())
 		}
