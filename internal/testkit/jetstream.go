@@ -126,6 +126,16 @@ func (s *Server) RollBack(t testing.TB, saved string) {
 	s.start(t)
 }
 
+// HalfDelete restarts the server with what a deletion that did not come to its end leaves of a stream: it is not there, its messages are.
+func (s *Server) HalfDelete(t testing.TB, stream string) {
+	t.Helper()
+	s.Stop(t)
+	if err := os.Remove(filepath.Join(s.dir, "jetstream", "$G", "streams", stream, server.JetStreamMetaFile)); err != nil {
+		t.Fatalf("half delete stream %s: %v", stream, err)
+	}
+	s.start(t)
+}
+
 func (s *Server) copyStore(t testing.TB, to, from string) {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
