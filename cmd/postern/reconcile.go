@@ -43,8 +43,8 @@ A running processor carries it out, within the budget of calls that all processe
 begins a little before what is proven (postern drift show), or as far back as the provider knows. The run is done when everything that it appended has
 its outcome. Ctrl-C here only ends the watching; postern runs pause, resume and cancel steer the run. The exit status is 1 where the run failed.
 
-It is of one account of the source: the one that the key is of, or --account. With --all-accounts a processor enters a run for each that is known, but for those whose run of before is
-still open; the command watches them one after the other, and the exit status is 1 where any failed.
+It is of one account of the source: the one that the key is of, or --account. With --all-accounts a processor enters a run for each that is known, but for those that the source's
+reconcile.own and reconcile.except leave out, and those whose run of before is still open; the command watches them one after the other, and the exit status is 1 where any failed.
 
 With --dry-run it only counts: nothing is appended, and nothing is proven.`,
 		Example: `  postern reconcile stripe

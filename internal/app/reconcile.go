@@ -85,7 +85,7 @@ func (a *App) replaceReadable(cfg *config.Config, known events.Sources) error {
 			return err
 		}
 		calls = append(calls, c)
-		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader, Caller: c})
+		sources = append(sources, &reconcile.Source{Name: name, Number: known.Number[name], Config: e.Source, Except: e.Except, API: e.API, Provider: e.Provider, Reader: e.Reader, Caller: c})
 	}
 	f.sources.Replace(sources...)
 	for _, old := range f.calls {

@@ -3,13 +3,15 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
 // Reconcile says when a source is held against its provider's API. Each expression is five fields as in schedules, and a schedule of its own, e.g.
-// stripe.events, which reconciles all accounts of the source that are known.
+// stripe.events, which reconciles all accounts of the source that are known, but for those of own and except.
 type Reconcile struct {
 	// Events is when the log is held against what the provider says it has sent, e.g. "*/15 * * * *", where the API lists that (Stripe; GitHub with
 	// api.hooks). What is missing is appended.
@@ -21,6 +23,20 @@ type Reconcile struct {
 	Full string `yaml:"full,omitempty"`
 	// TimeZone is the zone of these, by its name in the IANA database, e.g. Europe/Berlin.
 	TimeZone string `yaml:"time_zone,omitempty" shown:"UTC"`
+	// Own says whether the key's own account is reconciled by the clock and with --all-accounts. Set it to false where the endpoint delivers events of
+	// connected accounts alone (Stripe Connect): what the API lists of the platform itself would be mirrored too, beside the source of its own endpoint.
+	Own *bool `yaml:"own,omitempty" shown:"true"`
+	// Except are other accounts that are not, as the provider names them, e.g. one that was disconnected for good. What was proven of them counts no more
+	// in metrics. postern reconcile SOURCE --account reads them all the same.
+	Except []string `yaml:"except,omitempty" validate:"unique,dive,required"`
+}
+
+// except are the accounts left out, "" for the key's own.
+func (r *Reconcile) except() []string {
+	if r.Own == nil || *r.Own {
+		return r.Except
+	}
+	return append([]string{""}, r.Except...)
 }
 
 // Planned is a schedule: one of the section schedules, or one that a source's section reconcile stands for. Path is where it is set.
@@ -87,7 +103,39 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.Full} {
 		want(what, cron, ok, fmt.Sprintf("the API of %s lists no objects as it is configured here (GitHub's of api.repositories, a described one where a type has a list)", e.Provider.Name()))
 	}
-	return errors.Join(bad...)
+	return errors.Join(append(bad, s.checkExcept(path, e)...)...)
+}
+
+// checkExcept wants accounts that the key can act for, by the names that its provider has for them, and that some are left.
+func (s *Source) checkExcept(path string, e *Endpoint) (bad []error) {
+	problem := func(setting, msg string, args ...any) {
+		bad = append(bad, &Problem{Path: path + "." + setting, Msg: fmt.Sprintf(msg, args...)})
+	}
+	_, sited := e.Reader.(provider.Sited)
+	one := sited || e.Reader.Control(e.API, "another").Account != "another"
+	if one && s.Reconcile.Own != nil {
+		problem("own", "a key of %s is of one account, which is all that is reconciled: leave this out", e.Provider.Name())
+	}
+	for i, account := range s.Reconcile.Except {
+		setting := fmt.Sprintf("except.%d", i)
+		switch of := e.Reader.Control(e.API, account).Account; {
+		case one:
+			problem(setting, "a key of %s is of one account, which is all that is reconciled: leave this out", e.Provider.Name())
+		case account == "*":
+			problem(setting, "'*' names no account: name each; to reconcile none leave the section out")
+		case account == s.Account:
+			problem(setting, "%s is the source's own account: write own: false", account)
+		case of == "":
+			problem(setting, "%s is what the mirror calls a part of the key's own account: write own: false, which leaves all of it out", account)
+		case of != account:
+			problem(setting, "%s is what the mirror calls a part of account %s: name that, which leaves all of it out", account, of)
+		}
+	}
+	left := func(account string) bool { return !slices.Contains(s.Reconcile.Except, account) }
+	if len(bad) == 0 && s.Reconcile.Own != nil && !*s.Reconcile.Own && s.Account+strings.Join(s.Accounts, "") != "" && !slices.ContainsFunc(s.Accounts, left) {
+		problem("own", "leaves no account to reconcile, since the source takes events of no other: name the connected ones under accounts, or '*' for any; or take the section out")
+	}
+	return bad
 }
 
 // checkPlanned finds expressions and zones that cannot be used.

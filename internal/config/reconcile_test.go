@@ -52,3 +52,41 @@ func TestWrongSchedulesOfASource(t *testing.T) {
 		}
 	}
 }
+
+// Which accounts are left out is told of endpoints; what cannot be left out, or leaves nothing, is told with its line.
+func TestExceptedAccountsOfASource(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"{key: {value: k}}\n    reconcile: {events: '@hourly'}":                                                       nil,
+		"{key: {value: k}}\n    reconcile: {events: '@hourly', own: true, except: [acct_1]}":                          {"acct_1"},
+		"{key: {value: k}}\n    reconcile: {own: false}":                                                              {""},
+		"{key: {value: k}}\n    accounts: [acct_1, acct_2]\n    reconcile: {own: false, except: [acct_1, acct_gone]}": {"", "acct_1", "acct_gone"},
+		"{key: {value: k}}\n    accounts: [acct_1, '*']\n    reconcile: {own: false, except: [acct_1]}":               {"", "acct_1"},
+	} {
+		c, err := config.Parse([]byte(stripeAPI+text), environment())
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if diff := cmp.Diff(want, c.Endpoints()[0].Except); diff != "" {
+			t.Errorf("%s: %s", text, diff)
+		}
+	}
+	for text, want := range map[string]string{
+		stripeAPI + "{}\n    reconcile: {own: false}":                                                               "line 7: sources.a.reconcile: needs a section api",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['']}":                                              "line 7: sources.a.reconcile.except.0: ",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_1, acct_1]}":                                  "line 7: sources.a.reconcile.except: ",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: ['*']}":                                             "line 7: sources.a.reconcile.except.0: '*' names no account",
+		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {except: [acct_1]}":                     "line 8: sources.a.reconcile.except.0: acct_1 is the source's own account: write own: false",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [test]}":                                            "line 7: sources.a.reconcile.except.0: test is what the mirror calls a part of the key's own account",
+		stripeAPI + "{key: {value: k}}\n    reconcile: {except: [acct_2, acct_1/test]}":                             "line 7: sources.a.reconcile.except.1: acct_1/test is what the mirror calls a part of account acct_1",
+		stripeAPI + "{key: {value: k}}\n    account: acct_1\n    reconcile: {own: false}":                           "line 8: sources.a.reconcile.own: leaves no account",
+		stripeAPI + "{key: {value: k}}\n    accounts: [acct_1]\n    reconcile: {own: false, except: [acct_1]}":      "line 8: sources.a.reconcile.own: leaves no account",
+		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {own: false}":                           "line 7: sources.a.reconcile.own: a key of github is of one account",
+		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {objects: '@daily', except: [someone]}": "line 7: sources.a.reconcile.except.0: a key of github is of one account",
+	} {
+		if _, err := config.Parse([]byte(text), environment()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s:\n%v, want %s", text, err, want)
+		}
+	}
+}

@@ -32,6 +32,8 @@ type Endpoint struct {
 	API *provider.API
 	// Reader is who reads it, and what was read of it before; nil where nobody can.
 	Reader provider.Reader
+	// Except are the accounts that are not reconciled with all the others, "" for the one that the key is of.
+	Except []string
 	// MaxBodyBytes is the largest body this source takes.
 	MaxBodyBytes int64
 	// RedactOnRequest: what its sender asks to be forgotten is redacted without a person.
@@ -64,7 +66,7 @@ func (c *Config) Endpoints() []Endpoint {
 		source := src.forProvider(name)
 		reader := src.reader(&builder{}, p)
 		api, _ := src.API.forProvider(p, reader, source)
-		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, Reader: reader, MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest, FinalReceipt: src.finalReceipt(p),
+		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, Reader: reader, Except: src.Reconcile.except(), MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest, FinalReceipt: src.finalReceipt(p),
 			AllowFrom: networks(src.AllowFrom), RateLimit: src.RateLimit.complete()})
 	}
 	return out

@@ -75,7 +75,8 @@ func (w *work) each(ctx context.Context) (entered bool, err error) {
 	return err == nil, err
 }
 
-// accounts are those that are known: the key's own, those that the configuration names, and those of the mirror; each by the name that the provider's API has for it.
+// accounts are those that are known: the key's own, those that the configuration names, and those of the mirror; each by the name that the provider's API has for it. Those that the configuration
+// excepts are not among them.
 func (w *work) accounts(ctx context.Context) ([]string, error) {
 	if _, ok := w.source.Reader.(provider.Sited); ok {
 		return []string{w.order.Account}, nil // the key is of no other
@@ -97,10 +98,20 @@ func (w *work) accounts(ctx context.Context) ([]string, error) {
 			all = append(all, account)
 		}
 	}
+	all = slices.DeleteFunc(all, w.source.excepts)
 	if some := slices.DeleteFunc(slices.Clone(all), func(account string) bool { return !w.lists(account) }); len(some) > 0 {
 		return some, nil
 	}
 	return all, nil // whose runs say why not
+}
+
+// excepts tells whether an account of the mirror, or a part of one (".../test"), is left out where all are meant.
+func (s *Source) excepts(account string) bool {
+	of := s.Reader.Control(s.API, account).Account
+	if of == s.Config.Account {
+		of = ""
+	}
+	return slices.Contains(s.Except, of)
 }
 
 // lists tells whether there is anything to reconcile of an account: what one part of an account has, another may not.

@@ -6,14 +6,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// driftNumbers are what the newest sweeps of a type have found, those of all accounts of a source together.
+// driftNumbers are what the newest sweeps of a type have found, those of all accounts of a source together, but for those that are left out.
 type driftNumbers struct {
 	Source, Type                              string
 	Missing, Behind, Ahead, Different, Ghosts float64
 	Hidden, Mended, Left                      float64
 }
 
-const ofSweeps = " Of the newest sweep of the type that was done, dry runs aside, of each account, together." + asTold
+const ofSweeps = " Of the newest sweep of the type that was done, dry runs aside, of each account, together, but for those that are left out (postern_accounts_left_out)." + asTold
 
 var (
 	driftDesc = prometheus.NewDesc("postern_drift_objects", "Objects at which the mirror differed from the provider, by kind: missing, behind, ahead (nothing to mend), different or ghost."+ofSweeps,
@@ -40,6 +40,7 @@ SELECT n.name, h.object_type, sum(w.missing)::float8, sum(w.behind)::float8, sum
 FROM hop h JOIN named n ON n.number = h.source CROSS JOIN LATERAL (
   SELECT s.missing, s.behind, s.ahead, s.different, s.ghosts, s.hidden, s.mended, s.remaining FROM sweeps s JOIN runs r ON r.run = s.run AND r.asked -> 'dry_run' IS DISTINCT FROM 'true'
   WHERE s.phase = 'done' AND s.source = h.source AND s.account = h.account AND s.object_type = h.object_type ORDER BY s.run DESC LIMIT 1) w
+WHERE NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS l(source, account) WHERE l.source = h.source AND l.account = h.account)
 GROUP BY n.name, h.object_type ORDER BY n.name, h.object_type`
 
 // collect sends them.

@@ -23,6 +23,7 @@ type Owed struct {
 	proven []provenNumbers
 	drifts []driftNumbers
 	calls  []callNumbers
+	left   []leftOutNumbers
 }
 
 // hintNumbers are a source's hints.
@@ -33,7 +34,7 @@ type hintNumbers struct {
 	Waiting float64
 }
 
-// provenNumbers is until when (Unix time) something is proven for all accounts of a source of which it ever was.
+// provenNumbers is until when (Unix time) something is proven for all accounts of a source of which it ever was, but for those that are left out.
 type provenNumbers struct {
 	Source, What string
 	Until        float64
@@ -46,7 +47,7 @@ var (
 	parkedDesc  = prometheus.NewDesc("postern_hints_parked", "Objects that owe a look which the API has no call for, or does not answer whole: postern hints list."+asTold, []string{"source"}, nil)
 	waitingDesc = prometheus.NewDesc("postern_hints_waiting_seconds", "How long the look that is due for longest has been; 0 where none is."+asTold, []string{"source"}, nil)
 	provenDesc  = prometheus.NewDesc("postern_proven_until_timestamp_seconds",
-		"Until when, on the provider's clock, something (events, all objects of a type, or the changes of a type) is proven, Unix time; of several accounts the one that is furthest behind."+asTold,
+		"Until when, on the provider's clock, something (events, all objects of a type, or the changes of a type) is proven, Unix time; of several accounts the one that is furthest behind, but for those that are left out (postern_accounts_left_out)."+asTold,
 		[]string{"source", "what"}, nil)
 )
 
@@ -64,7 +65,9 @@ FROM sources s LEFT JOIN hints h ON h.source = s.number WHERE s.name = ANY($1::t
 
 	provenNumbersSQL = `
 SELECT s.name, m.what, extract(epoch FROM min(m.until))::float8 FROM watermarks m JOIN sources s ON s.number = m.source
-WHERE s.name = ANY($1::text[]) AND m.what NOT LIKE 'run %' GROUP BY s.name, m.what ORDER BY s.name, m.what`
+WHERE s.name = ANY($1::text[]) AND m.what NOT LIKE 'run %'
+  AND NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS w(source, account) WHERE w.source = m.source AND w.account = m.account)
+GROUP BY s.name, m.what ORDER BY s.name, m.what`
 )
 
 // How often the tables are asked, and how long that may take.
@@ -97,17 +100,22 @@ func (o *Owed) Read(ctx context.Context, pool *pgxpool.Pool) error {
 	for _, s := range o.sources.All() {
 		names = append(names, s.Name)
 	}
+	w, left, err := o.leftOut(ctx, pool)
+	if err != nil {
+		o.forget()
+		return err
+	}
 	hints, err := numbers[hintNumbers](ctx, pool, hintNumbersSQL, names)
 	if err != nil {
 		o.forget()
 		return err
 	}
-	proven, err := numbers[provenNumbers](ctx, pool, provenNumbersSQL, names)
+	proven, err := numbers[provenNumbers](ctx, pool, provenNumbersSQL, names, w.sources, w.accounts)
 	if err != nil {
 		o.forget()
 		return err
 	}
-	drifts, err := numbers[driftNumbers](ctx, pool, driftNumbersSQL, names)
+	drifts, err := numbers[driftNumbers](ctx, pool, driftNumbersSQL, names, w.sources, w.accounts)
 	if err != nil {
 		o.forget()
 		return err
@@ -119,7 +127,7 @@ func (o *Owed) Read(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.hints, o.proven, o.drifts, o.calls = hints, proven, drifts, calls
+	o.hints, o.proven, o.drifts, o.calls, o.left = hints, proven, drifts, calls, left
 	return nil
 }
 
@@ -147,11 +155,14 @@ func (o *Owed) forget() {
 	for i := range o.calls {
 		o.calls[i].Calls = math.NaN()
 	}
+	for i := range o.left {
+		o.left[i].Accounts = math.NaN()
+	}
 }
 
 // Describe is prometheus.Collector's.
 func (o *Owed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, hiddenDesc, mendedDesc, leftDesc, callsDesc, allowedDesc} {
+	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, hiddenDesc, mendedDesc, leftDesc, callsDesc, allowedDesc, leftOutDesc} {
 		out <- d
 	}
 }
@@ -173,6 +184,9 @@ func (o *Owed) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, c := range o.calls {
 		out <- prometheus.MustNewConstMetric(callsDesc, prometheus.GaugeValue, c.Calls, c.Source)
+	}
+	for _, l := range o.left {
+		out <- prometheus.MustNewConstMetric(leftOutDesc, prometheus.GaugeValue, l.Accounts, l.Source, l.Why)
 	}
 	for _, s := range o.sources.All() {
 		out <- prometheus.MustNewConstMetric(allowedDesc, prometheus.GaugeValue, float64(s.API.Monthly), s.Name)

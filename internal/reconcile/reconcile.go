@@ -76,9 +76,11 @@ const (
 
 // Source is a source whose provider's API can be read.
 type Source struct {
-	Name     string
-	Number   int32
-	Config   *provider.Source
+	Name   string
+	Number int32
+	Config *provider.Source
+	// Except are accounts that all accounts does not mean, as the provider names them, "" for the one that the key is of.
+	Except   []string
 	API      *provider.API
 	Provider provider.Provider
 	// Reader reads the API: the provider or, where the source describes its API, that description. What else can be done with the API (EventLister,
