@@ -17,6 +17,7 @@ auditor_passes        operator si processor su
 bases                 operator s processor siu
 budgets               operator s processor siu
 checkpoints           operator s processor siu
+disconnected          operator s processor sidu
 drifts                operator s processor sidu
 effect_asking         operator s processor su
 effect_holds          operator s processor sidu

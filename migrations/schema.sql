@@ -686,6 +686,19 @@ ALTER TABLE postern.checkpoints OWNER TO postern_maintenance;
 
 COMMENT ON COLUMN postern.checkpoints.troubles IS 'how often in a row a run was put off, without getting on in between';
 
+CREATE TABLE postern.disconnected (
+    source integer NOT NULL,
+    account text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    at timestamp with time zone NOT NULL,
+    run bigint NOT NULL,
+    why text NOT NULL
+);
+
+ALTER TABLE postern.disconnected OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.disconnected IS 'connected accounts for which the key may not act any more: since when runs have met that, which was the newest and when, and what the API answered; gone once a run finds the account again';
+
 CREATE TABLE postern.drifts (
     run bigint NOT NULL,
     source integer NOT NULL,
@@ -1483,6 +1496,9 @@ ALTER TABLE ONLY postern.budgets
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
+ALTER TABLE ONLY postern.disconnected
+    ADD CONSTRAINT disconnected_pkey PRIMARY KEY (source, account);
+
 ALTER TABLE ONLY postern.drifts
     ADD CONSTRAINT drifts_pkey PRIMARY KEY (run, object_type, object_id);
 
@@ -1671,6 +1687,9 @@ CREATE TRIGGER events_no_truncate BEFORE TRUNCATE ON postern.events FOR EACH STA
 
 CREATE TRIGGER runs_forget_finds BEFORE UPDATE ON postern.runs FOR EACH ROW WHEN (((new.job = 'redact'::text) AND (new.ended_at IS NOT NULL))) EXECUTE FUNCTION postern.forget_finds();
 
+ALTER TABLE ONLY postern.disconnected
+    ADD CONSTRAINT disconnected_source_fkey FOREIGN KEY (source) REFERENCES postern.sources(number);
+
 ALTER TABLE ONLY postern.drifts
     ADD CONSTRAINT drifts_run_fkey FOREIGN KEY (run) REFERENCES postern.runs(run) ON DELETE CASCADE;
 
@@ -1774,6 +1793,9 @@ GRANT SELECT ON TABLE postern.budgets TO postern_operator;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
 GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.disconnected TO postern_processor;
+GRANT SELECT ON TABLE postern.disconnected TO postern_operator;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.drifts TO postern_processor;
 GRANT SELECT ON TABLE postern.drifts TO postern_operator;

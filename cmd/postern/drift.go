@@ -33,7 +33,7 @@ func newDriftCommand(c *cli) *cobra.Command {
 			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
 			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
 			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
-			{"NOTE", unlistedSince},
+			{"NOTE", whyNotNewer},
 		},
 		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
 	}.command(c)
@@ -52,9 +52,12 @@ func newDriftCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// unlistedSince says that a type is proven no further, since its list is refused.
-func unlistedSince(p reconcile.Proven) string {
-	if p.UnlistedBy == 0 {
+// whyNotNewer says that something is proven no further, since the account is disconnected or the list of the type is refused.
+func whyNotNewer(p reconcile.Proven) string {
+	switch {
+	case p.Disconnected != "":
+		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.Disconnected)
+	case p.UnlistedBy == 0:
 		return ""
 	}
 	return fmt.Sprintf("unlisted in run %d: %s", p.UnlistedBy, p.Unlisted)

@@ -126,6 +126,10 @@ func tellReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run 
 	if _, each := r.Counts[reconcile.Accounts]; each {
 		return nil // it has entered none, since all are still open: its counts say so
 	}
+	if r.Counts[reconcile.Disconnected] > 0 {
+		_, err := fmt.Fprintf(out, "\nThe account is disconnected: the key may not act for it any more. It was passed over, and nothing is proven of it by this run: postern drift show --source %s\n", plain(o.Words["source"]))
+		return err
+	}
 	if o.What == reconcile.Objects {
 		return printReport(ctx, out, pool, run)
 	}
@@ -187,6 +191,9 @@ func reconcileCounts(counts map[string]int64) string {
 		if n := counts[what]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(what, "_", " ")))
 		}
+	}
+	if counts[reconcile.Disconnected] > 0 {
+		parts = append(parts, "the account is disconnected")
 	}
 	if n := counts[reconcile.SkewSeconds]; n > 0 {
 		parts = append(parts, fmt.Sprintf("clocks %d s apart", n))

@@ -188,6 +188,30 @@ func TestAllAccountsOnTheCommandLine(t *testing.T) {
 	}
 }
 
+// A run whose account is disconnected says so in the place of what it has come to, and what is proven of the account has a note.
+func TestADisconnectedAccountOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, ended_at)
+		SELECT 'reconcile', jsonb_build_object('source', number, 'account', 'acct_1', 'what', w, 'of', 7, 'words', '{"source": "stripe"}'::jsonb), '', '', 'done', '', '{"disconnected": 1}', now(), now(), now()
+		FROM sources, unnest('{events,objects}'::text[]) w WHERE name = 'stripe'`)
+	for run := range int64(2) {
+		var out strings.Builder
+		if err := tellReconciled(t.Context(), &out, b.db.Pool, run+1); err != nil || !strings.HasPrefix(out.String(), "\nThe account is disconnected: ") {
+			t.Errorf("%q, %v", out.String(), err)
+		}
+	}
+	b.run(t, "runs", "show", "1").want(t, 0, "0 processed, the account is disconnected\n", "")
+	b.db.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT number, a, 'events', now(), now(), 1, now() FROM sources, unnest('{"",acct_1}'::text[]) a WHERE name = 'stripe'`)
+	b.db.Exec(t, `INSERT INTO disconnected (source, account, since, at, run, why) SELECT number, 'acct_1', '2026-01-02 03:04:05Z', now(), 1, 'answered 403' FROM sources WHERE name = 'stripe'`)
+	shown := b.run(t, "drift", "show")
+	shown.want(t, 0, "disconnected since 2026-01-02T03:04:05.000000Z: answered 403\n", "")
+	if n := strings.Count(shown.out, "disconnected"); n != 1 {
+		t.Errorf("%d accounts are disconnected:\n%s", n, shown.out)
+	}
+	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"disconnected_since":"2026-01-02T03:04:05.000000Z","disconnected":"answered 403"`, "")
+}
+
 // What is left out or doubted is said.
 func TestReconciledInWords(t *testing.T) {
 	t.Parallel()

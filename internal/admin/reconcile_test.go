@@ -131,7 +131,7 @@ func TestHintsAndWatermarks(t *testing.T) {
 		t.Error(diff)
 	}
 	_, page = b.get(t, "/api/v1/watermarks?limit=1&source=stripe")
-	proven := map[string]any{"source": "stripe", "account": "", "what": "events", "since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "unlisted_by": 0.0, "unlisted": "", "run": 7.0,
+	proven := map[string]any{"source": "stripe", "account": "", "what": "events", "since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "unlisted_by": 0.0, "unlisted": "", "disconnected_since": nil, "disconnected": "", "run": 7.0,
 		"at": "2026-01-02T00:00:31.000000Z"}
 	if diff := cmp.Diff(proven, page["items"].([]any)[0]); diff != "" {
 		t.Error(diff)

@@ -88,6 +88,8 @@ type Verdict struct {
 	Kind VerdictKind
 	// Wait is how long nobody should call for the account at all; 0: no need to.
 	Wait time.Duration
+	// Disconnected: of Refused, it is the account that these credentials may not act for, as where it was disconnected, whatever is asked of it.
+	Disconnected bool
 	// Detail says in words what was seen and, where a person can mend it, what to do; empty for Found. It quotes nothing of the answer but codes.
 	Detail string
 }

@@ -22,21 +22,21 @@ func JudgeStatus(status int, header http.Header, body []byte) Verdict {
 	wait := RetryAfter(header)
 	switch {
 	case status >= 200 && status <= 299 && !isObject(body):
-		return Verdict{Trouble, 0, fmt.Sprintf("answered %d with what is no JSON object; is base_url the API's, and no proxy in between?", status)}
+		return Verdict{Kind: Trouble, Detail: fmt.Sprintf("answered %d with what is no JSON object; is base_url the API's, and no proxy in between?", status)}
 	case status >= 200 && status <= 299:
 		return Verdict{Kind: Found}
 	case status == http.StatusUnauthorized:
-		return Verdict{Refused, refusedWait, "answered 401: the key is wrong, or was revoked: set the source's api.key to a valid one"}
+		return Verdict{Kind: Refused, Wait: refusedWait, Detail: "answered 401: the key is wrong, or was revoked: set the source's api.key to a valid one"}
 	case status == http.StatusForbidden:
-		return Verdict{Refused, wait, "answered 403: the key may not do this: give it the right to read what the source mirrors"}
+		return Verdict{Kind: Refused, Wait: wait, Detail: "answered 403: the key may not do this: give it the right to read what the source mirrors"}
 	case status == http.StatusTooManyRequests:
-		return Verdict{Throttled, max(wait, throttledWait), "answered 429: too many calls for the account"}
+		return Verdict{Kind: Throttled, Wait: max(wait, throttledWait), Detail: "answered 429: too many calls for the account"}
 	case status == http.StatusNotFound:
-		return Verdict{Trouble, 0, "answered 404 without saying that the object is missing; is base_url right?"}
+		return Verdict{Kind: Trouble, Detail: "answered 404 without saying that the object is missing; is base_url right?"}
 	case status >= 300 && status <= 399:
-		return Verdict{Trouble, 0, fmt.Sprintf("answered %d, a redirect that is not followed; is base_url right?", status)}
+		return Verdict{Kind: Trouble, Detail: fmt.Sprintf("answered %d, a redirect that is not followed; is base_url right?", status)}
 	}
-	return Verdict{Trouble, wait, fmt.Sprintf("answered %d", status)}
+	return Verdict{Kind: Trouble, Wait: wait, Detail: fmt.Sprintf("answered %d", status)}
 }
 
 // isObject looks at the ends alone: whoever reads the body finds out the rest.

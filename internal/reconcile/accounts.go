@@ -106,12 +106,15 @@ func (w *work) accounts(ctx context.Context) ([]string, error) {
 }
 
 // excepts tells whether an account of the mirror, or a part of one (".../test"), is left out where all are meant.
-func (s *Source) excepts(account string) bool {
+func (s *Source) excepts(account string) bool { return slices.Contains(s.Except, s.of(account)) }
+
+// of is the account that one of the mirror is, or is a part of, as the provider names it, "" for the one that the key is of.
+func (s *Source) of(account string) string {
 	of := s.Reader.Control(s.API, account).Account
 	if of == s.Config.Account {
-		of = ""
+		return ""
 	}
-	return slices.Contains(s.Except, of)
+	return of
 }
 
 // lists tells whether there is anything to reconcile of an account: what one part of an account has, another may not.

@@ -183,7 +183,7 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, a
 
 // missized is what is said of a file that has not as many bytes as the API has told: nobody knows what of it is the list.
 func (l *fileList) missized(f *provider.File, has string) error {
-	return runs.Refuse(&refusedError{fmt.Sprintf("the API of source %s, file of type %s: %s, and the API said %d: take the type out of api.bulk", l.source.Name, l.objectType, has, f.Size)})
+	return runs.Refuse(&refusedError{text: fmt.Sprintf("the API of source %s, file of type %s: %s, and the API said %d: take the type out of api.bulk", l.source.Name, l.objectType, has, f.Size)})
 }
 
 // add adds what a line tells.

@@ -112,13 +112,16 @@ type Proven struct {
 	// UnlistedBy is the newest run over the type where the API refused its list, as Unlisted says why; 0 and "" where it did not: what is proven gets no newer then.
 	UnlistedBy int64  `json:"unlisted_by"`
 	Unlisted   string `json:"unlisted"`
+	// DisconnectedSince is when runs first met that the key may not act for the account any more, as Disconnected says in the API's words; null and "" where it may. What is proven gets no newer then.
+	DisconnectedSince events.Instant `json:"disconnected_since"`
+	Disconnected      string         `json:"disconnected"`
 
 	number int32
 }
 
 const watermarksSQL = `
-SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at, coalesce(u.run, 0), coalesce(u.why, '')
-FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT JOIN LATERAL (
+SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at, coalesce(u.run, 0), coalesce(u.why, ''), g.since, coalesce(g.why, '')
+FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT JOIN disconnected g ON g.source = m.source AND g.account = m.account LEFT JOIN LATERAL (
   SELECT u.run, u.why, u.object_type FROM sweeps u WHERE u.phase = 'unlisted' AND u.source = m.source AND u.account = m.account AND u.object_type = substring(m.what FROM '^(?:type|changes) (.*)$') ORDER BY u.run DESC LIMIT 1
 ) u ON NOT EXISTS (SELECT FROM sweeps d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account AND d.object_type = u.object_type AND d.run > u.run)
 WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
@@ -140,7 +143,9 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor st
 	rows, err := pool.Query(ctx, watermarksSQL, after, account, what, first, last, limit)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Proven, err error) {
-			err = row.Scan(&p.number, &p.Source, &p.Account, &p.What, &p.Since.Time, &p.Until.Time, &p.Run, &p.At.Time, &p.UnlistedBy, &p.Unlisted)
+			var gone *time.Time
+			err = row.Scan(&p.number, &p.Source, &p.Account, &p.What, &p.Since.Time, &p.Until.Time, &p.Run, &p.At.Time, &p.UnlistedBy, &p.Unlisted, &gone, &p.Disconnected)
+			p.DisconnectedSince = instant(gone)
 			return p, err
 		})
 	}

@@ -109,7 +109,7 @@ func (f *fetcher) call(ctx context.Context, c provider.Call) (*Response, error) 
 		if now := f.Sources.All()[f.source.Number]; now != nil && now != f.source { // another key may have been given since
 			return nil, fmt.Errorf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)
 		}
-		return nil, runs.Refuse(&refusedError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail)})
+		return nil, runs.Refuse(&refusedError{fmt.Sprintf("the API of source %s: %s", f.source.Name, a.Verdict.Detail), a.Verdict.Disconnected})
 	case provider.Expired:
 		return nil, fmt.Errorf("the API of source %s: %w: %s", f.source.Name, errExpired, a.Verdict.Detail)
 	}
@@ -134,7 +134,11 @@ func (e *hiddenError) Error() string { return e.text }
 func (e *hiddenError) Unwrap() error { return e.error }
 
 // refusedError is an answer that the credentials may not have what was asked for.
-type refusedError struct{ text string }
+type refusedError struct {
+	text string
+	// disconnected: the account is refused, whatever is asked of it.
+	disconnected bool
+}
 
 func (e *refusedError) Error() string { return e.text }
 

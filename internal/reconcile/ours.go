@@ -347,12 +347,15 @@ func (f *fetcher) oursFor(ctx context.Context, k versioning.Key) (shown bool, er
 	return false, fmt.Errorf("%w; so %s %s, which it says is missing too, is not believed to be: postern hints add has it believed, if the key is right", err, k.Type, k.ID)
 }
 
-// own begins an attempt: it ends a run whose key is of another account, and has a person approve one whose key may be.
+// own begins an attempt: it ends a run whose account is disconnected, or whose key is of another one, and has a person approve one whose key may be.
 func (w *work) own(ctx context.Context) (runs.Status, error) {
 	if w.order.What == Objects && w.housed() { // the beginning of each type asks for the time
 		return runs.Running, nil
 	}
 	if _, err := w.control(ctx, w.order.Account); err != nil { // which also tells the provider's time
+		return w.disconnected(ctx, err)
+	}
+	if err := w.connected(ctx); err != nil {
 		return "", err
 	}
 	_, err := w.ours(ctx, w.order.Account, versioning.Key{})

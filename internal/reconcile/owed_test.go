@@ -45,7 +45,7 @@ func TestOwedIsMeasured(t *testing.T) {
 		t.Errorf("the oldest look is due for %v s", waits)
 	}
 	delete(got, "postern_hints_waiting_seconds sim")
-	if diff := cmp.Diff(map[string]float64{"postern_api_monthly_calls sim": 12, "postern_api_monthly_limit_calls sim": 0, "postern_accounts_left_out sim excepted": 0, "postern_hints sim": 4, "postern_hints_parked sim": 1, "postern_proven_until_timestamp_seconds sim events": 1000,
+	if diff := cmp.Diff(map[string]float64{"postern_api_monthly_calls sim": 12, "postern_api_monthly_limit_calls sim": 0, "postern_accounts_left_out sim excepted": 0, "postern_accounts_left_out sim disconnected": 0, "postern_hints sim": 4, "postern_hints_parked sim": 1, "postern_proven_until_timestamp_seconds sim events": 1000,
 		"postern_drift_objects missing sim thing": 9, "postern_drift_objects behind sim thing": 90, "postern_drift_objects ahead sim thing": 900, "postern_drift_objects different sim thing": 9000,
 		"postern_drift_objects ghost sim thing": 90000, "postern_drift_hidden_objects sim thing": 90000000, "postern_drift_mended_objects sim thing": 900000, "postern_drift_left_objects sim thing": 9000000,
 		"postern_drift_objects missing sim widget": 0, "postern_drift_objects behind sim widget": 0, "postern_drift_objects ahead sim widget": 0, "postern_drift_objects different sim widget": 0,

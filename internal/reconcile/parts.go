@@ -75,7 +75,7 @@ func (p *parts) read(ctx context.Context, s *sweep, at asking) (page *listPage) 
 	page.begins = begins
 	var none *noListError
 	if errors.As(page.err, &none) { // the part may be gone, or hidden from the key: another try will not find it
-		page.err = runs.Refuse(&refusedError{none.text})
+		page.err = runs.Refuse(&refusedError{text: none.text})
 	}
 	if !p.unreadable(page.err) || begins && next == "" && p.unread == p.before(s, part) {
 		return page

@@ -12,6 +12,6 @@ func Statements() []string {
 		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL, unlistedSQL,
 		batchesSQL,
 		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL,
-		batchesSQL, affordSQL, callsSQL, knownAccountsSQL,
+		batchesSQL, affordSQL, callsSQL, knownAccountsSQL, disconnectedSQL, connectedSQL, provenLastSQL, disconnectedOfSQL, disconnectedAllSQL,
 	}
 }

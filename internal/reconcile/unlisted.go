@@ -45,7 +45,7 @@ type passing struct {
 func (o *passing) count(s *sweep) {
 	switch s.phase {
 	case InUnlisted:
-		o.unlisted, o.last = o.unlisted+1, runs.Refuse(&refusedError{s.why})
+		o.unlisted, o.last = o.unlisted+1, runs.Refuse(&refusedError{text: s.why})
 	case InRare:
 		o.rare++
 	}

@@ -42,6 +42,9 @@ func (Stripe) Answer(status int, header http.Header, body []byte) provider.Verdi
 	if (status == http.StatusBadRequest || status == http.StatusNotFound) && p.cursor() {
 		return provider.Verdict{Kind: provider.Expired, Detail: fmt.Sprintf("answered %d: the object after which the page begins, or below which it lies, is no longer there", status)}
 	}
+	if (status == http.StatusForbidden || status == http.StatusUnauthorized) && p.Error.Code == "account_invalid" {
+		return provider.Verdict{Kind: provider.Refused, Disconnected: true, Detail: noAccount(status)}
+	}
 	switch status {
 	case http.StatusNotFound:
 		return notFound(v, p)
@@ -105,11 +108,16 @@ func forbidden(p problem) string {
 	if m := permission.FindStringSubmatch(p.Error.Message); m != nil {
 		return fmt.Sprintf("answered 403: the key lacks the permission %s: give it that in the Dashboard under Developers, API keys", m[1])
 	}
-	if p.Error.Code == "account_invalid" || strings.Contains(p.Error.Message, "Stripe-Account") {
-		return "answered 403: the key may not act for the account: where that is a connected account, connect it again and give the key permissions for connected accounts; " +
-			"where it is the key's own, a restricted key needs them too"
+	if strings.Contains(p.Error.Message, "Stripe-Account") {
+		return noAccount(http.StatusForbidden)
 	}
 	return "answered 403: the key may not read this: give it the permission in the Dashboard under Developers, API keys"
+}
+
+// noAccount is for a key that may not act for the account that the call names (https://docs.stripe.com/error-codes#account-invalid).
+func noAccount(status int) string {
+	return fmt.Sprintf("answered %d: the key may not act for the account: where that is a connected account, connect it again and give the key permissions for connected accounts; "+
+		"where it is the key's own, a restricted key needs them too", status)
 }
 
 // throttled tells the limits apart. An object that is locked is busy by itself: nobody else need wait.

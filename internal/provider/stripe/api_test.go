@@ -204,6 +204,7 @@ func TestAnswer(t *testing.T) {
 		"wrong key":            {401, "", fault("", "Invalid API Key provided: sk_test_****1234"), provider.Refused, time.Minute, "set the source's api.key"},
 		"no permission":        {403, "", fault("", "The provided key 'rk_live_***123' does not have the required permissions for this endpoint on account 'acct_1'. Having the 'rak_customer_read' permission would allow this request to continue."), provider.Refused, 0, "permission customer_read:"},
 		"no access to account": {403, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have access to account 'acct_1'"), provider.Refused, 0, "connect it again"},
+		"no access, as 401":    {401, "", fault("account_invalid", "The provided key 'sk_live_***123' does not have access to account 'acct_1'"), provider.Refused, 0, "connect it again"},
 		"forbidden":            {403, "", "", provider.Refused, 0, "give it the permission"},
 		"too many":             {429, "", fault("rate_limit", "slow down"), provider.Throttled, time.Second, "too many calls"},
 		"too many, by reason":  {429, "Stripe-Rate-Limited-Reason: endpoint-rate", fault("rate_limit", ""), provider.Throttled, time.Second, "(endpoint-rate)"},
@@ -231,7 +232,7 @@ func TestAnswer(t *testing.T) {
 			h.Set(k, v)
 		}
 		v := stripe.Stripe{}.Answer(tc.status, h, []byte(tc.body))
-		if v.Kind != tc.kind || v.Wait != tc.wait || !strings.Contains(v.Detail, tc.detail) || (v.Detail == "") != (tc.kind == provider.Found) {
+		if v.Kind != tc.kind || v.Wait != tc.wait || !strings.Contains(v.Detail, tc.detail) || (v.Detail == "") != (tc.kind == provider.Found) || v.Disconnected != strings.HasPrefix(name, "no access") {
 			t.Errorf("%s: %+v", name, v)
 		}
 		if strings.Contains(v.Detail, "sk_") || strings.Contains(v.Detail, "rk_") {

@@ -47,6 +47,8 @@ type Faults struct {
 	Skew time.Duration
 	// Revoked: no key is known any more. Blind: the account looks empty, as another one would.
 	Revoked, Blind bool
+	// Disconnected are connected accounts that no key may act for any more.
+	Disconnected []string
 	// Rate is how many requests are let in within any second of real time; Concurrent, how many at once. 0: any number.
 	Rate, Concurrent int
 }

@@ -118,7 +118,7 @@ func (f *Fake) admit(r *http.Request) (*account, *failure) {
 		name = r.Header.Get("Stripe-Context")
 	}
 	a := f.account(name)
-	if a == nil {
+	if a == nil || slices.Contains(f.options.Faults.Disconnected, a.id) {
 		return nil, &failure{status: http.StatusForbidden, Code: "account_invalid",
 			Message: fmt.Sprintf("The provided key does not have access to account '%s' (or that account does not exist). Application access may have been revoked.", name)}
 	}

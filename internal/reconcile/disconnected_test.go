@@ -1,0 +1,247 @@
+package reconcile_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+)
+
+const disconnectedRows = `SELECT account || ' ' || (why LIKE '%may not act for the account%') FROM disconnected ORDER BY 1`
+
+// proving has a platform with connected accounts that are all proven once, an event of each, and others since.
+func proving(t *testing.T, accounts ...string) *shop {
+	t.Helper()
+	b := newShop(t, "", stripefake.Options{Seed: 27, Start: time.Now().Add(-5 * time.Hour), Accounts: accounts})
+	for _, account := range append(accounts, "") {
+		b.fake.Create(account, "invoice", nil)
+	}
+	b.deliver(t, func(int) bool { return false })
+	b.fake.Advance(2 * time.Hour)
+	b.wantAll(t, b.every(t, b.api(b.fake.URL), nil, reconcile.Order{What: reconcile.Events}), "", runs.Done)
+	b.fake.Advance(2 * time.Hour)
+	for _, account := range append(accounts, "") {
+		b.fake.Create(account, "charge", nil) // whose webhook is lost
+	}
+	b.deliver(t, func(int) bool { return true })
+	b.fake.Advance(time.Minute)
+	return b
+}
+
+// wantAll wants that all runs have ended so, and have met no account that is disconnected.
+func (b *shop) wantAll(t *testing.T, ended map[string]*runs.Run, detail string, status runs.Status) {
+	t.Helper()
+	for account, r := range ended {
+		if r.Status != status || !strings.Contains(r.Detail, detail) || r.Counts[reconcile.Disconnected] != 0 {
+			t.Errorf("account %q: %s with %v: %s", account, r.Status, r.Counts, r.Detail)
+		}
+	}
+}
+
+// until is how far events of an account are proven.
+func (b *shop) until(t *testing.T, account string) time.Time {
+	t.Helper()
+	_, until, err := reconcile.Watermark(t.Context(), b.Operator, b.Source, account, reconcile.Events)
+	if err != nil || until.IsZero() {
+		t.Fatalf("account %q is proven until %s: %v", account, until, err)
+	}
+	return until
+}
+
+// An account that was disconnected is passed over, at the cost of a call, and stays as it was proven; the others, and what is measured of them, go on. Once it is connected again it is caught up.
+func TestADisconnectedAccountIsPassedOver(t *testing.T) {
+	t.Parallel()
+	b := proving(t, "acct_1", "acct_2")
+	api := b.api(b.fake.URL)
+	reg := prometheus.NewRegistry()
+	sources := b.runner(t, api, asIs).Sources
+	o, err := reconcile.NewOwed(reg, sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := func(disconnected float64, until time.Time) {
+		t.Helper()
+		if err := o.Read(t.Context(), b.Pool); err != nil {
+			t.Fatal(err)
+		}
+		got := gauges(t, reg)
+		if n, at := got["postern_accounts_left_out sim disconnected"], got["postern_proven_until_timestamp_seconds sim events"]; n != disconnected || at != float64(until.Unix()) {
+			t.Errorf("%v accounts are left out, and the others proven until %v, want %v and %v", n, at, disconnected, until.Unix())
+		}
+	}
+	before := b.until(t, "acct_1")
+	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	for range 2 {
+		had := len(b.fake.Requests())
+		ended := b.every(t, api, nil, reconcile.Order{What: reconcile.Events})
+		if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Detail != "" || r.Counts[reconcile.Disconnected] != 1 || r.Counts[reconcile.Seen] != 0 {
+			t.Fatalf("%+v", r)
+		}
+		delete(ended, "acct_1")
+		b.wantAll(t, ended, "", runs.Done)
+		if len(ended) != 2 || b.until(t, "acct_1") != before || !b.until(t, "acct_2").After(before.Add(time.Hour)) || !b.until(t, "").After(before.Add(time.Hour)) {
+			t.Errorf("%d others; proven until %s, %s and %s, the disconnected one of before %s", len(ended), b.until(t, ""), b.until(t, "acct_2"), b.until(t, "acct_1"), before)
+		}
+		if got := b.DB.Rows(t, disconnectedRows); !slices.Equal(got, []string{"acct_1 true"}) {
+			t.Errorf("known to be disconnected: %q", got)
+		}
+		measured(1, earliest(b.until(t, ""), b.until(t, "acct_2")))
+		refused := 0
+		for _, r := range b.fake.Requests()[had:] {
+			if r.Account == "acct_1" {
+				refused++
+			}
+		}
+		if refused != 1 {
+			t.Errorf("%d calls for the account", refused)
+		}
+		b.fake.Advance(time.Minute)
+	}
+	page, err := reconcile.Watermarks(t.Context(), b.Operator, b.Source, "", 0)
+	if err != nil || len(page.Items) != 3 {
+		t.Fatalf("%+v, %v", page.Items, err)
+	}
+	for _, p := range page.Items {
+		if gone := p.Account == "acct_1"; strings.Contains(p.Disconnected, "may not act for the account") != gone || p.DisconnectedSince.IsZero() == gone {
+			t.Errorf("%+v", p)
+		}
+	}
+	// It does not count as disconnected twice where it is excepted, and who asks for it by its name is told.
+	sources.All()[b.Source].Except = []string{"acct_1"}
+	measured(0, earliest(b.until(t, ""), b.until(t, "acct_2")))
+	sources.All()[b.Source].Except = nil
+	for _, what := range []reconcile.Order{{What: reconcile.Events, Account: "acct_1"}, {What: reconcile.Objects, Type: "invoice", Account: "acct_1"}} {
+		if r := b.asked(t, api, what); r.Status != runs.Failed || !strings.Contains(r.Detail, "may not act for the account") {
+			t.Errorf("asked for by its name: %s with %v: %s", r.Status, r.Counts, r.Detail)
+		}
+	}
+	// Objects too.
+	ended := b.every(t, api, nil, reconcile.Order{What: reconcile.Objects, Type: "invoice"})
+	if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
+		t.Errorf("objects: %+v", r)
+	}
+	b.fake.SetFaults(stripefake.Faults{})
+	b.fake.Advance(time.Minute)
+	ended = b.every(t, api, nil, reconcile.Order{What: reconcile.Events})
+	b.wantAll(t, ended, "", runs.Done)
+	if got := b.DB.Rows(t, disconnectedRows); len(got) > 0 || ended["acct_1"].Counts[reconcile.Missing] != 1 {
+		t.Errorf("connected again: %q, %v", got, ended["acct_1"].Counts)
+	}
+	measured(0, earliest(b.until(t, ""), earliest(b.until(t, "acct_1"), b.until(t, "acct_2"))))
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// The only connected account may be disconnected too, where the key is shown to be the platform's. A dry run keeps nothing.
+func TestTheOnlyConnectedAccountIsDisconnected(t *testing.T) {
+	t.Parallel()
+	b := proving(t, "acct_1")
+	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	for _, dry := range []bool{true, false} {
+		r := b.every(t, b.api(b.fake.URL), nil, reconcile.Order{What: reconcile.Events, DryRun: dry})["acct_1"]
+		if r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
+			t.Errorf("%+v", r)
+		}
+		if got := b.DB.Rows(t, disconnectedRows); (len(got) == 0) != dry {
+			t.Errorf("dry %t, known to be disconnected: %q", dry, got)
+		}
+	}
+}
+
+// What may as well be a key that is good for less than before fails, and nothing is taken for disconnected by it.
+func TestABadKeyDisconnectsNoAccount(t *testing.T) {
+	t.Parallel()
+	two, one := []string{"acct_1", "acct_2"}, []string{"acct_1"}
+	for name, tc := range map[string]struct {
+		accounts, except []string
+		faults           stripefake.Faults
+		// instead answers in the place of the API.
+		instead func(t *testing.T, b *shop) http.Handler
+		detail  string
+		fine    []string
+	}{
+		"revoked":                   {two, nil, stripefake.Faults{Revoked: true}, nil, "the key is wrong, or was revoked", nil},
+		"no rights to any account":  {two, nil, stripefake.Faults{Disconnected: two}, nil, "nothing shows that the account is disconnected", []string{""}},
+		"of another platform":       {one, nil, stripefake.Faults{}, ofAnotherPlatform, "does not know event", nil},
+		"not good for itself alone": {two, []string{""}, stripefake.Faults{Disconnected: one}, refusesItself, "the key is wrong, or was revoked", []string{"acct_2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := proving(t, tc.accounts...)
+			b.fake.SetFaults(tc.faults)
+			api := b.api(b.fake.URL)
+			if tc.instead != nil {
+				api = b.api(serve(t, tc.instead(t, b).ServeHTTP))
+			}
+			ended := b.every(t, api, tc.except, reconcile.Order{What: reconcile.Events})
+			for _, account := range tc.fine {
+				if r := ended[account]; r == nil || r.Status != runs.Done {
+					t.Errorf("account %q: %+v", account, r)
+				}
+				delete(ended, account)
+			}
+			if len(ended) == 0 {
+				t.Error("nothing was reconciled")
+			}
+			b.wantAll(t, ended, "the API of source "+applied.Name, runs.Failed)
+			if r := ended["acct_1"]; r == nil || !strings.Contains(r.Detail, tc.detail) {
+				t.Errorf("%+v", r)
+			}
+			if got := b.DB.Rows(t, disconnectedRows); len(got) > 0 {
+				t.Errorf("known to be disconnected: %q", got)
+			}
+		})
+	}
+}
+
+// ofAnotherPlatform is the API as a key of another platform has it.
+func ofAnotherPlatform(t *testing.T, b *shop) http.Handler {
+	other := stripefake.New(t, stripefake.Options{Seed: 5, Start: b.fake.Now()})
+	other.Create("", "invoice", nil)
+	return renamed(other)
+}
+
+// Where nothing is of the platform itself, another connected account has to show the key.
+func TestAnotherAccountShowsTheKey(t *testing.T) {
+	t.Parallel()
+	for _, proven := range []bool{false, true} {
+		b := newShop(t, "", stripefake.Options{Seed: 27, Start: time.Now().Add(-5 * time.Hour), Accounts: []string{"acct_1", "acct_2"}})
+		b.fake.Create("acct_1", "invoice", nil)
+		b.fake.Create("acct_2", "invoice", nil)
+		b.deliver(t, func(int) bool { return false })
+		b.fake.Advance(2 * time.Hour)
+		b.wantAll(t, b.every(t, b.api(b.fake.URL), []string{""}, reconcile.Order{What: reconcile.Events}), "", runs.Done)
+		if !proven {
+			b.DB.Exec(t, `DELETE FROM watermarks WHERE account = 'acct_2'`)
+		}
+		b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+		b.fake.Advance(time.Minute)
+		ended := b.every(t, b.api(b.fake.URL), []string{""}, reconcile.Order{What: reconcile.Events})
+		if r := ended["acct_1"]; r == nil || (r.Status == runs.Done) != proven || (r.Counts[reconcile.Disconnected] == 1) != proven {
+			t.Errorf("the other proven %t: %+v", proven, r)
+		}
+	}
+}
+
+// refusesItself is an API that knows the key for connected accounts alone.
+func refusesItself(_ *testing.T, b *shop) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Stripe-Account") == "" {
+			r.Header.Set("Authorization", "Bearer sk_test_another")
+		}
+		b.fake.ServeHTTP(w, r)
+	})
+}
