@@ -100,7 +100,7 @@ func (a *auditor) pass(ctx context.Context) error {
 	a.sent, a.unanswered = map[string]int64{}, 0
 	held, err := a.audit(ctx, cursor, len(wanted) > 0)
 	if held == "" && a.unanswered > 0 { // the stream was being made anew, or the connection was lost for a moment
-		held = fmt.Sprintf("%d messages had no answer from the stream: the next pass publishes what has no outcome by then", a.unanswered)
+		held = fmt.Sprintf("%d messages had no answer from the stream: the next pass publishes what has no outcome by then. %s", a.unanswered, mute)
 	}
 	if err == nil && held == "" {
 		a.p.metrics.passed.SetToCurrentTime()
@@ -321,6 +321,9 @@ func (a *auditor) named(ctx context.Context, evs []stream.Event, recs []events.R
 	return slices.DeleteFunc(evs, func(e stream.Event) bool { return e.Source == "" }), nil
 }
 
+// mute is what to do about a stream that can be asked about and answers no publish: a server whose disk was full writes nothing more, also once there is room (2.15.2).
+const mute = "If that goes on: where the disk of the NATS server was full, make room and restart that server"
+
 // send publishes a chunk. A message that the stream refuses must not hold up the others, nor the failures that are due; a lost
 // connection or stream ends the pass.
 func (a *auditor) send(ctx context.Context, evs []stream.Event, cause string) (err error) {
@@ -344,6 +347,10 @@ func (a *auditor) send(ctx context.Context, evs []stream.Event, cause string) (e
 	if stream.Refuses(err) {
 		return a.p.setBack(ctx, err)
 	}
-	a.p.Logger.Warn("some events not published again; the next pass tries", "sent", sent, "of", len(evs), "error", err)
+	said := []any{"sent", sent, "of", len(evs), "error", err}
+	if sent == 0 && stream.Unanswered(err) {
+		said = append(said, "advice", mute)
+	}
+	a.p.Logger.Warn("some events not published again; the next pass tries", said...)
 	return ctx.Err()
 }

@@ -36,12 +36,25 @@ func JetStream(t testing.TB) *Server {
 func JetStreamMaxPayload(t testing.TB, bytes int32) *Server {
 	t.Helper()
 	s := &Server{dir: filepath.Join(t.TempDir(), "jetstream"), maxPayload: bytes}
+	s.serve(t)
+	return s
+}
+
+// JetStreamIn is JetStream with its store in a directory.
+func JetStreamIn(t testing.TB, dir string) *Server {
+	t.Helper()
+	s := &Server{dir: filepath.Join(dir, "jetstream")}
+	s.serve(t)
+	return s
+}
+
+func (s *Server) serve(t testing.TB) {
+	t.Helper()
 	Eventually(t, serverTimeout, func() error { // another test may take the port in between
 		s.port = firstPort + rand.IntN(ports)
 		return s.try()
 	})
 	t.Cleanup(func() { s.Stop(t) })
-	return s
 }
 
 // firstPort and ports are a range below the one that systems give to connections and to listeners on port 0, so that nobody

@@ -91,7 +91,7 @@ func (p *server) site(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	s := &site{db: &testkit.DB{URL: address, Pool: pool}, login: "faults"}
+	s := &site{db: &testkit.DB{URL: address, Pool: pool}, nats: testkit.JetStream(t), login: "faults"}
 	s.db.Exec(t, `CREATE ROLE faults LOGIN PASSWORD 'right' IN ROLE postern_gateway, postern_processor, postern_maintenance, postern_operator`)
 	if err := os.WriteFile(filepath.Join(p.dir, "data", "pg_hba.conf"), []byte("local all faults scram-sha-256\nlocal all all trust\n"), 0o644); err != nil {
 		t.Fatal(err)

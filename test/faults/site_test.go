@@ -61,8 +61,14 @@ sources:
 // build prepares a site on the shared cluster. The daemons' login is no superuser, so that the server may refuse it.
 func build(t *testing.T) *site {
 	t.Helper()
+	return buildWith(t, testkit.JetStream(t))
+}
+
+// buildWith is build with a JetStream that is there.
+func buildWith(t *testing.T, js *testkit.Server) *site {
+	t.Helper()
 	db := testkit.Database(t)
-	s := &site{db: db, login: "faults_" + strings.ToLower(rand.Text())}
+	s := &site{db: db, nats: js, login: "faults_" + strings.ToLower(rand.Text())}
 	db.Exec(t, fmt.Sprintf(`CREATE ROLE %s LOGIN IN ROLE postern_gateway, postern_processor, postern_maintenance, postern_operator`, s.login))
 	t.Cleanup(func() {
 		if _, err := db.Pool.Exec(context.Background(), "DROP ROLE "+s.login); err != nil {
@@ -88,7 +94,7 @@ func as(t *testing.T, address, login string) string {
 // on is build for a database that is there.
 func (s *site) on(t *testing.T, address string) *site {
 	t.Helper()
-	s.nats, s.store, s.spool, s.log = testkit.JetStream(t), testkit.Proxy(t, address), filepath.Join(t.TempDir(), "spool"), &journal{}
+	s.store, s.spool, s.log = testkit.Proxy(t, address), filepath.Join(t.TempDir(), "spool"), &journal{}
 	s.stream = testkit.Proxy(t, s.nats.URL)
 	cfg, err := config.Parse(fmt.Appendf(nil, settings, s.store.URL, s.stream.URL, deadline, s.spool), func(string) string { return "" })
 	if err != nil {

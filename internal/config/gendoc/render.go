@@ -85,6 +85,9 @@ What a delivery may cost, and what it is answered beyond. Each refusal is counte
 Besides: a connection of HTTP/2 carries 100 requests at once; as many bodies of 64 KiB and more are proven at once as there are processors, and others wait for their turn, at most for ` + "`ingest.deadline`" + `;
 a Content-Encoding is answered 415, since signatures are of the bytes as they came; JSON is nested 1,000 deep at most, and what is deeper is stored and dead. Of ` + "`provider: api`" + `
 a batch holds 1,000 events at most (413), a key 255 bytes (400), and JSON that is nested deeper is answered 400.
+No setting moves these: PostgreSQL counts as away after 0.75 s without a commit (a second where there is no spool), or a second without a free connection; 16,384 events and 128 MiB of bodies wait to be published, and what is beyond them the auditor publishes;
+100 rejections and 1 MiB of them wait to be kept, the others are counted alone; the admin address takes 1,024 connections, 32 KiB of headers and 30 s for a request; the address of ` + "`--metrics`" + ` takes 32 connections, so let nobody but
+your probes reach it; a processor fetches 24 MiB of messages ahead.
 
 | setting | default | beyond it |
 | --- | --- | --- |

@@ -1,0 +1,64 @@
+package faults_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// A NATS server whose disk was full takes nothing more until it is started again, even where there is room: deliveries are stored and acknowledged meanwhile, the log says what to do,
+// and what was stored is applied once that is done.
+func TestJetStreamsDiskFull(t *testing.T) {
+	t.Parallel()
+	disk := t.TempDir()
+	if err := syscall.Mount("none", disk, "tmpfs", 0, "size=24m"); err != nil {
+		t.Skipf("no small disk can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount the small disk: %v", err)
+		}
+	})
+	s := buildWith(t, testkit.JetStreamIn(t, disk))
+	s.start(t, calm)
+	l := s.send(t)
+	l.await(t, 20, "stored", stored)
+	rest := filepath.Join(disk, "rest")
+	if err := fill(rest); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	l.await(t, 60, "stored", stored)
+	testkit.Eventually(t, patience, func() error {
+		if !strings.Contains(s.log.String(), "make room and restart that server") {
+			return fmt.Errorf("nobody says what to do: %s", s.log)
+		}
+		return nil
+	})
+	if err := os.Remove(rest); err != nil {
+		t.Fatal(err)
+	}
+	s.nats.Restart(t)
+	l.await(t, 20, "stored", stored)
+	l.stop()
+	s.settled(t)
+	l.check(t, s, false)
+}
+
+// fill writes a file until that fails.
+func fill(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for piece := make([]byte, 4096); err == nil; {
+		_, err = f.Write(piece)
+	}
+	return err
+}
