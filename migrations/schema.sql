@@ -1479,7 +1479,7 @@ ALTER TABLE postern.watermarks OWNER TO postern_maintenance;
 
 COMMENT ON TABLE postern.watermarks IS 'from when until when, on the provider''s clock, something of an account is proven complete: what the provider has told lies in the log and has its outcome';
 
-COMMENT ON COLUMN postern.watermarks.scope IS 'digest of the list that the type was proven by; empty for events, and where it was proven before this column';
+COMMENT ON COLUMN postern.watermarks.scope IS 'digest of the list that the type was proven by, or of the lists of events or deliveries; empty where it was proven before there was one';
 
 ALTER TABLE ONLY postern.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);

@@ -96,7 +96,7 @@ func (w *work) since(ctx context.Context, now time.Time) (time.Time, error) {
 	if !w.order.Since.IsZero() { // further back than the provider knows nothing can be proven
 		return later(w.order.Since, oldest), nil
 	}
-	from, proven, err := Watermark(ctx, w.Pool, w.order.Source, w.order.Account, Events)
+	from, proven, err := w.provenOf(ctx, Events, w.reads())
 	if err != nil || proven.IsZero() || from.After(oldest) { // what lies before a first run over a short time is not proven
 		return oldest, err
 	}

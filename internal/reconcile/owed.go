@@ -162,7 +162,7 @@ func (o *Owed) forget() {
 
 // Describe is prometheus.Collector's.
 func (o *Owed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, hiddenDesc, mendedDesc, leftDesc, callsDesc, allowedDesc, leftOutDesc} {
+	for _, d := range []*prometheus.Desc{hintsDesc, parkedDesc, waitingDesc, provenDesc, driftDesc, checkedDesc, hiddenDesc, mendedDesc, leftDesc, callsDesc, allowedDesc, leftOutDesc} {
 		out <- d
 	}
 }

@@ -23,8 +23,8 @@ func TestOwedIsMeasured(t *testing.T) {
 	b.DB.Exec(t, `INSERT INTO runs (run, job, asked, who, reason, detail, counts, status, made_at, updated_at, ended_at) OVERRIDING SYSTEM VALUE
 		SELECT n, 'reconcile', jsonb_build_object('dry_run', n = 4), 'test', '', '', '{}', 'done', now(), now(), now() FROM generate_series(1, 6) n`)
 	// Of the first account the newest sweep that is done is the third, since the fourth is a dry run and the fifth is under way; the sixth is another account's.
-	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, missing, behind, ahead, different, ghosts, mended, remaining, hidden)
-		SELECT n, $1, CASE n WHEN 6 THEN 'other' ELSE '' END, 'thing', CASE n WHEN 5 THEN 'list' ELSE 'done' END, now(), now(), n, 10 * n, 100 * n, 1000 * n, 10000 * n, 100000 * n, 1000000 * n, 10000000 * n
+	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, missing, behind, ahead, different, ghosts, mended, remaining, hidden, checked)
+		SELECT n, $1, CASE n WHEN 6 THEN 'other' ELSE '' END, 'thing', CASE n WHEN 5 THEN 'list' ELSE 'done' END, now(), now(), n, 10 * n, 100 * n, 1000 * n, 10000 * n, 100000 * n, 1000000 * n, 10000000 * n, 5 * n
 		FROM generate_series(1, 6) n`, b.Source)
 	b.DB.Exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at, remaining) VALUES (2, $1, '', 'widget', 'done', now(), now(), 7), (3, 99, '', 'gadget', 'done', now(), now(), 8)`, b.Source)
 	// The day before the last that counts is over, and the account that has the most calls tells.
@@ -47,9 +47,9 @@ func TestOwedIsMeasured(t *testing.T) {
 	delete(got, "postern_hints_waiting_seconds sim")
 	if diff := cmp.Diff(map[string]float64{"postern_api_monthly_calls sim": 12, "postern_api_monthly_limit_calls sim": 0, "postern_accounts_left_out sim excepted": 0, "postern_accounts_left_out sim disconnected": 0, "postern_hints sim": 4, "postern_hints_parked sim": 1, "postern_proven_until_timestamp_seconds sim events": 1000,
 		"postern_drift_objects missing sim thing": 9, "postern_drift_objects behind sim thing": 90, "postern_drift_objects ahead sim thing": 900, "postern_drift_objects different sim thing": 9000,
-		"postern_drift_objects ghost sim thing": 90000, "postern_drift_hidden_objects sim thing": 90000000, "postern_drift_mended_objects sim thing": 900000, "postern_drift_left_objects sim thing": 9000000,
+		"postern_drift_objects ghost sim thing": 90000, "postern_drift_hidden_objects sim thing": 90000000, "postern_drift_checked_objects sim thing": 45, "postern_drift_mended_objects sim thing": 900000, "postern_drift_left_objects sim thing": 9000000,
 		"postern_drift_objects missing sim widget": 0, "postern_drift_objects behind sim widget": 0, "postern_drift_objects ahead sim widget": 0, "postern_drift_objects different sim widget": 0,
-		"postern_drift_objects ghost sim widget": 0, "postern_drift_hidden_objects sim widget": 0, "postern_drift_mended_objects sim widget": 0, "postern_drift_left_objects sim widget": 7}, got); diff != "" {
+		"postern_drift_objects ghost sim widget": 0, "postern_drift_hidden_objects sim widget": 0, "postern_drift_checked_objects sim widget": 0, "postern_drift_mended_objects sim widget": 0, "postern_drift_left_objects sim widget": 7}, got); diff != "" {
 		t.Error(diff)
 	}
 	pool := b.DB.Role(t, "processor")

@@ -26,23 +26,34 @@ func (s *sweep) asks() string {
 	paged := *s.source.API
 	paged.Bulk = nil // a file tells of the same
 	c := s.lister.ListObjects(s.source.Config, &paged, s.order.Account, s.objectType, time.Time{}, time.Time{}, "")
+	return digest(append(lines(c), s.source.API.Repositories...))
+}
+
+// digest is one of texts in their order.
+func digest(texts []string) string {
 	h := sha256.New()
-	for _, part := range append([]string{c.Method, c.Path, c.Query.Encode(), string(c.Body)}, s.source.API.Repositories...) {
-		fmt.Fprintf(h, "%d:%s", len(part), part)
+	for _, text := range texts {
+		fmt.Fprintf(h, "%d:%s", len(text), text)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-const knownChangesSQL = `SELECT m.since, m.until FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what = $3 AND m.scope = $4`
+// provenOfSQL is what is proven of a list as it is asked for now.
+const provenOfSQL = `SELECT m.since, m.until FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what = $3 AND m.scope = $4`
 
 // known is from when until when the changes of the type are proven of all that the list tells of now; zero: nothing is.
 func (s *sweep) known(ctx context.Context) (since, until time.Time, err error) {
-	err = s.Pool.QueryRow(ctx, knownChangesSQL, s.order.Source, s.order.Account, changesMark(s.objectType), s.asks()).Scan(&since, &until)
+	return s.provenOf(ctx, changesMark(s.objectType), s.asks())
+}
+
+// provenOf is from when until when something is proven of what a digest stands for; zero: nothing is.
+func (w *work) provenOf(ctx context.Context, what, scope string) (since, until time.Time, err error) {
+	err = w.Pool.QueryRow(ctx, provenOfSQL, w.order.Source, w.order.Account, what, scope).Scan(&since, &until)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return time.Time{}, time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, time.Time{}, fmt.Errorf("read what is proven of type %s: %w", s.objectType, err)
+		return time.Time{}, time.Time{}, fmt.Errorf("read what is proven of %s: %w", what, err)
 	}
 	return since.UTC(), until.UTC(), nil
 }

@@ -8,7 +8,7 @@ func Statements() []string {
 		hintNumbersSQL, provenNumbersSQL, compareSQL, loadSweepSQL, dropSweepSQL, beginSweepSQL, forgetListedSQL, forgetGhostsSQL, keepSQL, mendedSQL,
 		renewSweepSQL, doneSweepSQL, unlistSQL, provenTypeSQL, undecidedSQL, outcomesSQL, countDriftsSQL, driftSQL, walkSQL, keepGhostsSQL,
 		countGhostsSQL, unaskedSQL, livingSQL, askedSQL, dropGhostsSQL, wantingSQL, proposedSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
-		knownChangesSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, orderTombstonesSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
+		provenOfSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, orderTombstonesSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
 		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL, unlistedSQL,
 		batchesSQL,
 		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL,

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/provider"
 )
 
 // Watermark is from when until when something of an account is proven complete, on the provider's clock; zero: nothing is.
@@ -24,17 +27,20 @@ func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, w
 
 // provenSQL notes how far a run has come ($4 to $5 without a gap, under its own name), and joins that with what is proven where the two touch. Of two that do not
 // touch the one that is there stays: what lies between is not proven. Only a run that began as far back as the provider knows ($7) may leave such a gap behind,
-// which nobody can close any more.
+// which nobody can close any more. What was proven of other lists ($8) gives way to such a run, and to what goes as far back.
 const provenSQL = `
 WITH own AS (
-  INSERT INTO watermarks AS m (source, account, what, since, until, run, at) VALUES ($1, $2, 'run ' || $6::bigint, $4, $5, $6, clock_now())
-  ON CONFLICT (source, account, what) DO UPDATE SET until = greatest(m.until, excluded.until), at = excluded.at
+  INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope) VALUES ($1, $2, 'run ' || $6::bigint, $4, $5, $6, clock_now(), $8)
+  ON CONFLICT (source, account, what) DO UPDATE SET
+    since = CASE WHEN m.scope = excluded.scope THEN m.since ELSE excluded.since END,
+    until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END, at = excluded.at, scope = excluded.scope
   RETURNING since, until
 )
-INSERT INTO watermarks AS m (source, account, what, since, until, run, at) SELECT $1, $2, $3, own.since, own.until, $6, clock_now() FROM own
+INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope) SELECT $1, $2, $3, own.since, own.until, $6, clock_now(), $8 FROM own
 ON CONFLICT (source, account, what) DO UPDATE SET
-  since = CASE WHEN excluded.since <= m.until THEN least(m.since, excluded.since) ELSE excluded.since END, until = greatest(m.until, excluded.until), run = excluded.run, at = excluded.at
-WHERE excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7`
+  since = CASE WHEN m.scope = excluded.scope AND excluded.since <= m.until THEN least(m.since, excluded.since) ELSE excluded.since END,
+  until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END, run = excluded.run, at = excluded.at, scope = excluded.scope
+WHERE CASE WHEN m.scope = excluded.scope THEN excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7 ELSE excluded.since <= m.since OR $7 END`
 
 // forgottenSQL forgets what runs have read that have ended.
 const forgottenSQL = `
@@ -45,9 +51,32 @@ func (w *work) proven(ctx context.Context, until time.Time) error {
 	if w.order.DryRun {
 		return nil
 	}
-	_, err := w.Pool.Exec(ctx, provenSQL, w.order.Source, w.order.Account, w.order.What, time.UnixMicro(w.hold.Cursor).UTC(), until, w.hold.Run.Run, w.order.Since.IsZero())
+	_, err := w.Pool.Exec(ctx, provenSQL, w.order.Source, w.order.Account, w.order.What, time.UnixMicro(w.hold.Cursor).UTC(), until, w.hold.Run.Run, w.order.Since.IsZero(), w.reads())
 	if err != nil {
 		return fmt.Errorf("raise watermark: %w", err)
 	}
 	return nil
+}
+
+// reads is a digest of what a run over events reads: the webhooks or lists, and of which accounts the source takes events. With another one, events from before a watermark may be told for the
+// first time.
+func (w *work) reads() string {
+	api, parts := w.source.API, append([]string{w.source.Config.Account}, w.source.Config.Accounts...)
+	switch lister := w.source.Reader.(type) {
+	case provider.EventLister:
+		parts = append(parts, lines(lister.ListEvents(api, w.order.Account, epoch, epoch, ""))...)
+		if thin, ok := lister.(provider.ThinLister); ok && api.ThinEvents {
+			parts = append(parts, lines(thin.ListThinEvents(api, w.order.Account, epoch, epoch, ""))...)
+		}
+	case provider.DeliveryLister:
+		parts = append(parts, slices.Sorted(slices.Values(api.Hooks))...)
+	case provider.TimedLister:
+		parts = append(parts, lines(lister.ListTimed(api, epoch, epoch, ""))...)
+	}
+	return digest(parts)
+}
+
+// lines are what a call asks for.
+func lines(c provider.Call) []string {
+	return []string{c.Method, c.Path, c.Query.Encode(), string(c.Body)}
 }

@@ -1,0 +1,48 @@
+package reconcile_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+)
+
+// What a webhook that is named later was sent is read as far back as the provider knows, and nothing is said to be proven of it before that was done.
+func TestAWebhookThatIsNamedLater(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 3, Start: time.Now().Add(-60 * time.Hour), Repositories: 2}, nil)
+	hooks := f.fake.Hooks()
+	f.reads.API.Hooks = hooks[:1]
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Open(1)
+	f.fake.Open(1)
+	f.fake.SetWebhooks(githubfake.Webhooks{})
+	f.deliver(t)
+	f.fake.Advance(24 * time.Hour)
+	f.carry(t, f.reads.Caller)
+	counted := func(order reconcile.Order, missing int64) (since, until time.Time) {
+		t.Helper()
+		order.What = reconcile.Events
+		r := f.run(t, order)
+		if r.Status != runs.Done || r.Counts[reconcile.Missing] != missing {
+			t.Fatalf("%s: %s, %v, want %d missing", r.Status, r.Detail, r.Counts, missing)
+		}
+		since, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return since, until
+	}
+	_, before := counted(reconcile.Order{}, 0)
+	f.reads.API.Hooks = hooks
+	f.fake.Advance(time.Hour)
+	recent := f.fake.Now().Add(-30 * time.Minute)
+	if _, until := counted(reconcile.Order{Since: recent}, 0); !until.Equal(before) {
+		t.Errorf("proven until %s by a run over half an hour of other webhooks, it was %s", until, before)
+	}
+	if since, until := counted(reconcile.Order{}, 2); since.After(f.fake.Now().Add(-48*time.Hour)) || !until.After(before) {
+		t.Errorf("proven from %s until %s, now it is %s", since, until, f.fake.Now())
+	}
+}
