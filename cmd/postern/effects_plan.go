@@ -23,7 +23,8 @@ func newEffectsPlanCommand(c *cli) *cobra.Command {
 		Use:   "plan --rule RULE --since TIME",
 		Short: "Show which changes of the past would have had which effects under a rule; a dry run",
 		Long: `Show which changes of the past would have had which effects under a rule as --config FILE has it, beside what the ledger has of their keys: new, known
-(under this version of the rule), older (under another version, so that it would follow again), or twice (a change before it has the key). Nothing is written and nothing is called.
+(under this version of the rule), older (under another version, so that it would follow again), or twice (a change before it has the key). At the end come those that are gone: what
+the ledger has of changes since then, under whatever version, and what none of these changes would have had under the rule as it is in FILE. Nothing is written and nothing is called.
 
 The history of each object that changed since then is folded in the order in which its events were stored, from what is kept of it. Live, events that came at once may have been applied
 in another order, and a rule may have been added, or changed, in between. Beside a dev instance, name its folder: --config FILE --dir DIR.`,
@@ -89,13 +90,13 @@ var hindsightColumns = []column[hindsight.Change]{
 }
 
 func lookBack(ctx context.Context, out, errs io.Writer, c *cli, o hindsight.Options) error {
-	list := &sink[hindsight.Change]{out: out, json: c.output == "json", columns: hindsightColumns, none: "No change since then would have had an effect under this rule."}
+	list := &sink[hindsight.Change]{out: out, json: c.output == "json", columns: hindsightColumns, none: "No change since then would have had an effect under this rule, nor has one."}
 	n, err := hindsight.Plan(ctx, o, list.add)
 	if err := errors.Join(err, list.end()); err != nil {
 		return err
 	}
-	fmt.Fprintf(errs, "under version %d: %d new, %d known, %d known under another version, %d of a key that came before\n", o.Rule.Version,
-		n.Changes[hindsight.New], n.Changes[hindsight.Had], n.Changes[hindsight.Older], n.Changes[hindsight.Twice])
+	fmt.Fprintf(errs, "under version %d: %d new, %d known, %d known under another version, %d of a key that came before, %d gone\n", o.Rule.Version,
+		n.Changes[hindsight.New], n.Changes[hindsight.Had], n.Changes[hindsight.Older], n.Changes[hindsight.Twice], n.Changes[hindsight.Gone])
 	if n.Odd > 0 {
 		fmt.Fprintf(errs, "%s cannot be read as when they were applied, and were left out\n", counted(int(n.Odd), "event"))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/hindsight"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -66,7 +67,7 @@ effects:
 	plan := func(args ...string) result {
 		return execute(t.Context(), "", append([]string{"--config", file, "effects", "plan"}, args...)...)
 	}
-	plan("--rule", "receipt", "--since", "1d").want(t, 0, "No change since then", "under version 2: 0 new, 0 known, 0 known under another version, 0 of a key that came before\n")
+	plan("--rule", "receipt", "--since", "1d").want(t, 0, "No change since then", "under version 2: 0 new, 0 known, 0 known under another version, 0 of a key that came before, 0 gone\n")
 	for n, status := range []string{"open", "paid", "open", "paid"} {
 		b.invoice(t, n, "in_1", status)
 	}
@@ -75,13 +76,19 @@ effects:
 	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
 		SELECT key, version, 'receipt', 1, '', 'invoice', 'x', 7, 0, 'done', 'mail', now(), now() FROM (VALUES ('receipt:in_2', 2), ('receipt:in_3', 1)) AS d(key, version)`)
 	r := plan("--rule", "receipt", "--since", "1d")
-	r.want(t, 0, "receipt:in_2  invoice in_2", "under version 2: 1 new, 1 known, 1 known under another version, 1 of a key that came before\n")
+	r.want(t, 0, "receipt:in_2  invoice in_2", "under version 2: 1 new, 1 known, 1 known under another version, 1 of a key that came before, 0 gone\n")
 	r.want(t, 0, "effect 2, v1, done", "")
 	var all []hindsight.Change
 	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil || len(all) != 4 || all[0].Ledger != hindsight.New || all[0].EventKey != "evt_1" || all[0].Key != "receipt:in_1" {
 		t.Errorf("%+v", r)
 	}
-	if n := b.db.Rows(t, `SELECT count(*)::text FROM effects`); n[0] != "2" {
+	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
+		SELECT 'paid:in_1', 1, 'receipt', 1, '', 'invoice', 'in_1', id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_1'`)
+	plan("--rule", "receipt", "--since", "1d").want(t, 0, "gone  paid:in_1", "1 of a key that came before, 1 gone\n")
+	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil || len(all) != 5 || all[4].Ledger != hindsight.Gone || all[4].EventKey != "evt_1" || all[4].ObjectID != "in_1" || all[4].HasVersion != 1 || all[4].State != effects.Done {
+		t.Errorf("%+v", r)
+	}
+	if n := b.db.Rows(t, `SELECT count(*)::text FROM effects`); n[0] != "3" {
 		t.Errorf("%s effects: a dry run has written", n)
 	}
 	plan("--rule", "receipt").want(t, 2, "", "--since")

@@ -17,7 +17,7 @@ const planChanges = 1000
 // EffectPlanParams choose what is looked back at.
 var EffectPlanParams = []Param{{"rule", "name of the rule, as the process has it now"}, {"since", "changes by events stored from this time on: " + timeHelp}}
 
-// plannedEffects are the changes that would have had effects.
+// plannedEffects are the changes that would have had effects, or have some that are gone.
 type plannedEffects struct {
 	DryRun bool `json:"dry_run"`
 	// RuleVersion is the rule's, by which the ledger was asked.

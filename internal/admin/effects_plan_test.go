@@ -87,6 +87,12 @@ effects:
 			t.Errorf("%s: %d %v", path, status, body)
 		}
 	}
+	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
+		SELECT 'paid:' || object_id, 1, 'receipt', source, account, object_type, object_id, id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_2'`)
+	status, body = b.get(t, path)
+	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 4 || !strings.Contains(fmt.Sprint(changes), "key:paid:in_2 ledger:gone ") || body["counts"].(map[string]any)["gone"] != 1.0 {
+		t.Errorf("%d %v", status, body)
+	}
 	b.invoices(t, 4, 1000)
 	if status, body := b.get(t, path); status != 422 || !strings.Contains(fmt.Sprint(body["detail"]), "at most 1000") {
 		t.Errorf("%d %v", status, body)

@@ -227,6 +227,11 @@ func (t *Transition) collisionKey(rule string, with int64) string {
 	return fmt.Sprintf("%s:%d", troubleKey(rule, t.Event.ID), with)
 }
 
+// Collision says whether a key is one that a rule's effect of an event got since what it wanted was that of something else.
+func Collision(key, rule string, event int64) bool {
+	return strings.HasPrefix(key, troubleKey(rule, event)+":")
+}
+
 // hashed stands for the object in keys of our own.
 func (t *Transition) hashed() string {
 	object := sha256.Sum256(fmt.Appendf(nil, "%d %q %q", t.Number, t.Account, t.ID))

@@ -21,6 +21,8 @@ import (
 const (
 	// entered says of an outcome that its event may have met the mirror as it arrived.
 	entered = `o.run = 0 AND o.object <> 0 AND o.status NOT IN ('failed', 'ignored')`
+	// whole says of one that entered that its own state did, and not only the look that it owes.
+	whole = `(o.status <> 'dead' OR o.version IS NOT NULL)`
 
 	// objectsSQL finds objects that events from an id on were applied to, each at the first of these.
 	objectsSQL = `
@@ -32,7 +34,7 @@ ORDER BY o.event_id LIMIT $5`
 	// metSQL reads what objects have met, some events of each behind the last.
 	metSQL = `
 SELECT d.object, o.event_id, o.whole FROM unnest($1::bigint[], $2::bigint[]) AS d(object, after) CROSS JOIN LATERAL (
-  SELECT o.event_id, o.status <> 'dead' OR o.version IS NOT NULL AS whole FROM outcomes o WHERE o.object = d.object AND o.event_id > d.after AND ` + entered + ` ORDER BY o.event_id LIMIT $3) o
+  SELECT o.event_id, ` + whole + ` AS whole FROM outcomes o WHERE o.object = d.object AND o.event_id > d.after AND ` + entered + ` ORDER BY o.event_id LIMIT $3) o
 ORDER BY 2`
 
 	// knownSQL looks for keys in the ledger: the effect of this version of the rule, or the newest of another. What was forced under a version is not what the rule has under it: it would be planned beside it.
@@ -41,7 +43,7 @@ SELECT DISTINCT ON (e.key) e.key, e.effect, e.rule_version, e.state FROM effects
 )
 
 // Statements are all SQL statements of this package, for the test that prepares each.
-func Statements() []string { return []string{objectsSQL, metSQL, knownSQL} }
+func Statements() []string { return []string{objectsSQL, metSQL, knownSQL, plannedSQL, goneSQL} }
 
 // Options say what is looked at.
 type Options struct {
@@ -53,7 +55,7 @@ type Options struct {
 	Rule    *rules.Rule
 	// Since is from when on changes count; what came before is read of the objects that have changed since.
 	Since time.Time
-	// Objects is how many objects are folded together, and Events how many events of each are read at once; 0: the shipped numbers.
+	// Objects is how many objects are folded together, and Events how many events of each, or effects, are read at once; 0: the shipped numbers.
 	Objects, Events int
 }
 
@@ -72,9 +74,10 @@ const (
 	Had   Ledger = "known" // the effect, under this version of the rule
 	Older Ledger = "older" // one under another version, so that it would be planned again
 	Twice Ledger = "twice" // nothing, but a change before this one has the key
+	Gone  Ledger = "gone"  // an effect of the rule, under whatever version, whose key no change would have had
 )
 
-// Change is one that the rule would have wanted an effect of.
+// Change is one that the rule would have wanted an effect of, or that has one (Gone) which the rule would not have wanted.
 type Change struct {
 	Event      int64  `json:"event,string"`
 	EventKey   string `json:"event_key"`
@@ -100,7 +103,8 @@ type Counts struct {
 }
 
 // Plan gives visit the changes of which the rule would have wanted an effect, those of an object in the order of their events. They are found by folding the history of each object in the order of ids, from
-// its kept base or its beginning: live, events that came at once may have been applied in another order. A key that several objects share may be new for each. Errors: events.ErrInvalid.
+// its kept base or its beginning: live, events that came at once may have been applied in another order. A key that several objects share may be new for each. At last come the effects that
+// the ledger has of changes since then, and that the rule would have wanted of none. Errors: events.ErrInvalid.
 func Plan(ctx context.Context, o Options, visit func([]Change) error) (*Counts, error) {
 	n := &Counts{Changes: map[Ledger]int64{}}
 	if o.Rule.On == rules.OnSchedule {
@@ -122,11 +126,17 @@ func Plan(ctx context.Context, o Options, visit func([]Change) error) (*Counts, 
 	if o.Since.After(time.Unix(0, 0)) {
 		from = events.FirstID(o.Since)
 	}
-	w := &walk{Options: o, refold: refold, source: source, from: from, rules: effects.NewRules([]*rules.Rule{o.Rule}), n: n}
+	w := &walk{Options: o, refold: refold, source: source, from: from, rules: effects.NewRules([]*rules.Rule{o.Rule}), n: n, odd: map[int64]bool{}}
+	if err := w.planned(ctx); err != nil {
+		return nil, err
+	}
 	for after := w.from - 1; ; {
 		keys, last, err := w.page(ctx, after)
-		if err != nil || len(keys) == 0 {
-			return n, err
+		if err != nil {
+			return nil, err
+		}
+		if len(keys) == 0 {
+			return n, w.gone(ctx, visit)
 		}
 		if err := w.objects(ctx, keys, visit); err != nil {
 			return nil, err
@@ -143,6 +153,9 @@ type walk struct {
 	from   int64
 	rules  *effects.Rules
 	n      *Counts
+	// left are the effects that the ledger has, by the digests of their keys, without those that the rule wants too. odd are events that cannot be read as they were.
+	left map[[16]byte]int64
+	odd  map[int64]bool
 }
 
 // page is the next objects, behind an event.
@@ -191,6 +204,9 @@ func (w *walk) objects(ctx context.Context, keys []versioning.Key, visit func([]
 			return err
 		}
 		w.n.Odd += int64(len(odd))
+		for i := range odd {
+			w.odd[odd[i].Event] = true
+		}
 	}
 	return nil
 }
@@ -282,6 +298,7 @@ func (w *walk) compare(ctx context.Context, wanted []effects.Intent, said map[st
 			c.Ledger = New
 		}
 		said[in.Key] = true
+		delete(w.left, events.KeyDigest(in.Key))
 		w.n.Changes[c.Ledger]++
 		all[i] = c
 	}

@@ -80,7 +80,7 @@ func look(t *testing.T, l *applied.Log, r *rules.Rule, since time.Time) map[hind
 	counts, err := hindsight.Plan(t.Context(), hindsight.Options{Pool: l.Operator, Known: known, Sources: l.Sources, Rule: r, Since: since, Objects: rand.IntN(4), Events: rand.IntN(4)}, func(all []hindsight.Change) error {
 		for _, c := range all {
 			found[c.Ledger] = append(found[c.Ledger], fmt.Sprintf("%d %s", c.Event, c.Key))
-			if c.Trouble != "" || c.Source != applied.Name || c.ObjectType != "thing" || (c.Effect != 0) != (c.Ledger == hindsight.Had || c.Ledger == hindsight.Older) {
+			if c.Trouble != "" || c.Source != applied.Name || c.ObjectType != "thing" || c.EventKey == "" || (c.Effect != 0) != (c.Ledger == hindsight.Had || c.Ledger == hindsight.Older || c.Ledger == hindsight.Gone) {
 				t.Errorf("%+v", c)
 			}
 		}
@@ -180,14 +180,14 @@ func TestHindsightOfASchedule(t *testing.T) {
 	}
 }
 
-// A key that names the object alone is new once for each object.
+// A key that names the object alone is new once for each object, and the one that it takes the place of is gone once.
 func TestHindsightOfOneKeyForAnObject(t *testing.T) {
 	t.Parallel()
 	r := rule(t, "once:{{ object.id }}", 1)
 	l, _ := lived(t, 7, r)
 	objects := len(ledger(t, l, 0))
 	found := look(t, l, rule(t, "another:{{ object.id }}", 1), time.Time{})
-	if len(found[hindsight.New]) != objects || len(found[hindsight.Twice]) == 0 || len(found) != 2 {
+	if len(found[hindsight.New]) != objects || len(found[hindsight.Twice]) == 0 || len(found[hindsight.Gone]) != objects || len(found) != 3 {
 		t.Errorf("of %d objects: %v", objects, found)
 	}
 	if found := look(t, l, r, time.Time{}); len(found) != 1 || len(found[hindsight.Had]) <= objects {
