@@ -82,6 +82,7 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 			if c.config == "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "postern: no configuration is given, so the ages of the running processors are not known here: give theirs with --config FILE")
 			}
+			warnRetention(cmd.ErrOrStderr(), view)
 			return printRetention(cmd.OutOrStdout(), c, view)
 		})
 	}
@@ -129,6 +130,7 @@ func (r *retaining) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy r
 	if err != nil {
 		return err
 	}
+	warnRetention(cmd.ErrOrStderr(), view)
 	if r.dryRun && c.output == "json" {
 		return printJSON(out, view)
 	}
@@ -177,6 +179,13 @@ func printRetention(out io.Writer, c *cli, v *retention.View) error {
 		return err
 	}
 	return list.end()
+}
+
+// warnRetention tells what a policy takes that may be needed still.
+func warnRetention(errs io.Writer, v *retention.View) {
+	for _, warning := range v.Warnings {
+		fmt.Fprintf(errs, "postern: warning: %s\n", warning)
+	}
 }
 
 // printForgotten says what a run would forget.

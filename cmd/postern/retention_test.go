@@ -37,6 +37,12 @@ func TestRetention(t *testing.T) {
 	day := at.UTC().Format("2006-01-02")
 	b.run(t, "retention", "show").want(t, 0, "never", "the ages of the running processors are not known here")
 	b.run(t, "retention", "show", "--bodies", "60").want(t, 0, at.UTC().Truncate(24*time.Hour).AddDate(0, 0, 61).Format("2006-01-02"), "")
+	const cleared = "postern: warning: what effects hold is cleared 3 days after they ended, and events are kept "
+	b.run(t, "retention", "show", "--effects", "3").want(t, 0, "3 days", cleared+"for ever: a replay with --mode force")
+	b.run(t, "retention", "run", "--bodies", "400", "--effects", "3", "--dry-run").want(t, 0, "", cleared+"for 400 days: a replay")
+	if r := b.run(t, "retention", "show", "--bodies", "3", "--effects", "3"); strings.Contains(r.errs, "warning") {
+		t.Errorf("warns %q of contents that are kept for as long as events", r.errs)
+	}
 	b.run(t, "retention", "run").want(t, 2, "", "no age is set")
 	b.run(t, "retention", "run", "--bodies", "30", "--keys", "7").want(t, 2, "", "keep keys at least as long as events")
 	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0, day+" stays for now: the auditor has not passed event "+fmt.Sprint(id), "")

@@ -185,7 +185,7 @@ type Retention struct {
 	// Runs is the age of the history of runs that have ended.
 	Runs int `yaml:"runs" default:"0" validate:"gte=0,lte=36500"`
 	// Effects is the age, since they ended, of what effects were planned with, sent and were answered: states of objects, which are personal data. Their keys and states stay, so that nothing follows twice; what is cleared
-	// cannot be undone by compensate any more, nor happen again by a replay with --mode force.
+	// cannot be undone by compensate any more, nor happen again by a replay with --mode force. Where events are kept for longer, or for ever, such a replay leaves out what is cleared; postern config check and each start say so.
 	Effects int `yaml:"effects" default:"0" validate:"gte=0,lte=36500"`
 	// EffectKeys is the age, since they ended, of effects as such; not younger than bodies. What has one key may follow again after that, so leave it 0 unless the table's size matters. Effects whose event is still in the log stay.
 	EffectKeys int `yaml:"effect_keys" default:"0" validate:"gte=0,lte=36500"`

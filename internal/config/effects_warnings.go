@@ -3,15 +3,16 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/api"
 )
 
-// EffectWarnings tells of rules that work and will trouble people.
+// EffectWarnings tells of rules that work and will trouble people, and of a retention that takes from effects what a replay may need.
 func (c *Config) EffectWarnings() (all []string) {
-	all = c.unknownTypes()
+	all = append(c.unknownTypes(), c.clearedEarly()...)
 	keys := map[string]string{}
 	for _, name := range sortedKeys(c.Effects) {
 		if other, ok := keys[c.Effects[name].Key]; ok {
@@ -32,6 +33,29 @@ func (c *Config) EffectWarnings() (all []string) {
 			if !steps[i].repeatable() && i < len(steps)-1 {
 				all = append(all, fmt.Sprintf("effects.%s: step %s must not be repeated and is not the last: where a later one needs a person, nobody can begin again; move it to the end", name, steps[i].Name))
 			}
+		}
+	}
+	return all
+}
+
+// clearedEarly tells of contents of effects that go before the events which a replay with --mode force may choose: of the section retention, and of schedules of that job.
+func (c *Config) clearedEarly() (all []string) {
+	tell := func(path string, effects, bodies int) {
+		if effects == 0 || bodies > 0 && bodies <= effects {
+			return
+		}
+		kept := fmt.Sprintf("for %d days", bodies)
+		if bodies == 0 {
+			kept = "for ever"
+		}
+		all = append(all, c.Locate(&Problem{Path: path, Msg: fmt.Sprintf("what effects hold is cleared %d days after they ended, and events are kept %s: a replay with --mode force of older ones leaves their effects out, and counts them as left; set it to at least as many days as events are kept, unless that is meant", effects, kept)}).Error())
+	}
+	tell("retention.effects", c.Retention.Effects, c.Retention.Bodies)
+	for _, name := range sortedKeys(c.Schedules) {
+		if s := c.Schedules[name]; s != nil && s.Job == "retention" {
+			effects, _ := strconv.Atoi(s.Parameters["effects"]) // the job says what is no number
+			bodies, _ := strconv.Atoi(s.Parameters["bodies"])
+			tell("schedules."+name+".parameters.effects", effects, bodies)
 		}
 	}
 	return all

@@ -40,3 +40,39 @@ func TestRulesAboutUnknownTypesAreTold(t *testing.T) {
 		})
 	}
 }
+
+// Contents of effects that are cleared while a replay may need them are told, with their line: in the section and in schedules.
+func TestContentsClearedEarlyAreTold(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"retention: {effects: 3}":                                 "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for ever: a replay with --mode force",
+		"retention: {bodies: 400, effects: 3}":                    "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		"retention: {bodies: 3, effects: 3}":                      "",
+		"retention: {bodies: 3, effects: 4}":                      "",
+		"retention: {bodies: 3}":                                  "",
+		"retention: {bodies: 3, effect_keys: 4}":                  "",
+		schedule("retention", "{bodies: '400', effects: '3'}"):    "line 2: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		schedule("retention", "{bodies: '400', effects: '400'}"):  "",
+		schedule("retention", "{bodies: '400', effects: 'soon'}"): "",
+		schedule("retry", "{bodies: '400', effects: '3'}"):        "",
+	} {
+		cfg, err := parseEffects("\n" + text + anEffect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := ""
+		for _, w := range cfg.EffectWarnings() {
+			if strings.Contains(w, "is cleared") {
+				told += w
+			}
+		}
+		if want == "" && told != "" || !strings.HasPrefix(told, want) {
+			t.Errorf("%s: %q, want %q", text, told, want)
+		}
+	}
+}
+
+// schedule is a configuration's line with one.
+func schedule(job, parameters string) string {
+	return "schedules: {forget: {job: " + job + ", cron: '@daily', parameters: " + parameters + "}}"
+}

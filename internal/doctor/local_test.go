@@ -39,6 +39,7 @@ func TestLocal(t *testing.T) {
 		"metrics for everybody":          {func(_ *testing.T, c *config.Config) { c.Admin.MetricsListen = "0.0.0.0:9100" }, "config.metrics", doctor.Warn, "0.0.0.0:9100"},
 		"metrics for some":               {func(_ *testing.T, c *config.Config) { c.Admin.MetricsListen = "10.0.0.1:9100" }, "config.metrics", doctor.OK, "10.0.0.1:9100"},
 		"an unsafe setting":              {func(*testing.T, *config.Config) {}, "config.doubtful", doctor.Warn, "ingest.spool.unsafe_dir is on"},
+		"contents of effects that go":    {func(_ *testing.T, c *config.Config) { c.Retention.Effects = 3 }, "config.doubtful", doctor.Warn, "what effects hold is cleared 3 days"},
 		"a spool that finds no room":     {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.MaxBytes = 1 << 60 }, "config.doubtful", doctor.Warn, "MiB are free for"},
 		"no spool":                       {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.Dir = "" }, "spool.folder", doctor.Warn, "there is none"},
 		"a spool in memory":              {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.UnsafeDir = false }, "spool.folder", doctor.Error, "/tmp"},

@@ -119,6 +119,11 @@ func TestKeysOfEffectsOutliveEvents(t *testing.T) {
 			t.Errorf("%+v is taken", p)
 		}
 	}
+	for p, warns := range map[retention.Policy]bool{{Effects: 3}: true, {Bodies: 4, Effects: 3}: true, {Bodies: 3, Effects: 3}: false, {Bodies: 3}: false} {
+		if all := p.Warnings(); (len(all) == 1) != warns || warns && !strings.Contains(all[0], "cleared 3 days after they ended") {
+			t.Errorf("%+v: %q", p, all)
+		}
+	}
 	if p := (retention.Policy{Bodies: 4, EffectKeys: 4, Effects: 1}); p.Check() != nil || (retention.Policy{Effects: 1}).Empty() {
 		t.Error("what keeps keys for longer is refused")
 	}

@@ -46,6 +46,18 @@ func (p Policy) Check() error {
 	return nil
 }
 
+// Warnings tell what a policy takes that a replay may need still.
+func (p Policy) Warnings() []string {
+	if p.Effects == 0 || p.Bodies > 0 && p.Bodies <= p.Effects {
+		return nil
+	}
+	kept := fmt.Sprintf("for %d days", p.Bodies)
+	if p.Bodies == 0 {
+		kept = "for ever"
+	}
+	return []string{fmt.Sprintf("what effects hold is cleared %d days after they ended, and events are kept %s: a replay with --mode force of older ones leaves their effects out, and counts them as left", p.Effects, kept)}
+}
+
 // Order is what a run of retention is asked to do.
 type Order struct {
 	Policy

@@ -22,6 +22,8 @@ type View struct {
 	Partitions []Partition `json:"partitions"`
 	// Forget is how many rows besides are past their ages: keys, outcomes, conflicts, rejections. Only a preview counts them.
 	Forget map[string]int64 `json:"forget,omitempty"`
+	// Warnings tell what the policy takes that may be needed still.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // Drops are the partitions that go, and those that are due and have to stay.
@@ -62,7 +64,7 @@ func Explain(err error) error {
 
 // Show says how the log stands against an order.
 func Show(ctx context.Context, pool *pgxpool.Pool, o *Order) (*View, error) {
-	v := &View{Policy: o.Policy}
+	v := &View{Policy: o.Policy, Warnings: o.Warnings()}
 	v.At.Time = o.At
 	var err error
 	if v.Partitions, err = partitions(ctx, pool); err != nil {
