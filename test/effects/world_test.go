@@ -259,10 +259,10 @@ func (w *world) some(n int) (ids []int64) {
 	return slices.Compact(slices.Sorted(slices.Values(ids)))
 }
 
-// happens has everything happen: events arrive, most in their turn, some not before a replay, many again; replays go over some of them; the rules are raised once.
+// happens has everything happen: events arrive, most in their turn, some not before a replay, many again; replays go over some of them, also two at once; the rules are raised once.
 func (w *world) happens() {
 	w.t.Helper()
-	raise := w.chance.IntN(len(w.ids))
+	raise, overlaps := w.chance.IntN(len(w.ids)), rand.New(rand.NewPCG(w.seed, 11))
 	var missed []int64
 	for next := 0; next < len(w.ids); {
 		n := min(1+w.chance.IntN(8), len(w.ids)-next)
@@ -286,6 +286,9 @@ func (w *world) happens() {
 		if w.chance.IntN(3) == 0 {
 			w.replay(append(w.some(next), missed...), []replay.Mode{replay.State, replay.Missing}[w.chance.IntN(2)])
 			missed = nil
+		}
+		if overlaps.IntN(4) == 0 {
+			w.overlap(w.applied(next, missed), overlaps)
 		}
 	}
 	w.replay(w.ids, replay.Missing)
