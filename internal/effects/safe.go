@@ -35,6 +35,8 @@ func (v *View) next() string {
 func (v *View) onItsWay() string {
 	text := "a processor takes its next step by itself"
 	switch {
+	case v.strayed():
+		return fmt.Sprintf("%s, and it goes on by itself within a minute of its being there; or postern effects reject %d%s", v.Reason, v.Effect.Effect, v.left())
 	case v.State == Running:
 		return fmt.Sprintf("a processor is taking its next step; if nothing is heard of it by %s, another one goes on", v.TakenUntil)
 	case v.State == Failed:
@@ -168,6 +170,9 @@ func (v *View) last() *Step {
 	}
 	return last
 }
+
+// strayed: it waits for a rule or a destination that is not configured.
+func (v *View) strayed() bool { return v.State == Planned && strings.Contains(v.Reason, NotConfigured) }
 
 // redacted: nothing is left of which a request could be made.
 func (v *View) redacted() bool { return v.PayloadSHA256 == "" }

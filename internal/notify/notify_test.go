@@ -205,7 +205,7 @@ func TestWhatLastsIsTold(t *testing.T) {
 			continue
 		}
 		if diff := cmp.Diff([]int64{1, 2}, p.Data.IDs); diff != "" || p.Type != "postern.alert" || p.Data.Notify != "oncall" || p.Data.Summary != "2 effects need a person" ||
-			p.Data.Command != "postern effects list --state review, and postern effects show 1" || p.auth != "Bearer key-of-app" || !strings.HasPrefix(p.signature, "v1,") {
+			p.Data.Command != "postern effects list --state review, or --state planned where a rule or destination is not configured, and postern effects show 1" || p.auth != "Bearer key-of-app" || !strings.HasPrefix(p.signature, "v1,") {
 			t.Errorf("%+v %s", p, diff)
 		}
 	}

@@ -55,8 +55,10 @@ SELECT count(*), coalesce((array_agg(u.effect ORDER BY u.effect))[1:$2], '{}')
 FROM (SELECT s.effect FROM ` + runner.Doubts + ` AND coalesce(s.known_since, s.reserved_at) NOT BETWEEN clock_now() - $3::interval AND clock_now() GROUP BY s.effect ORDER BY s.effect LIMIT $1) u`
 
 	reviewSQL = `
-SELECT count(*), coalesce((array_agg(e.effect ORDER BY e.effect))[1:$2], '{}')
-FROM (SELECT effect, updated_at FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) e WHERE e.updated_at NOT BETWEEN clock_now() - $3::interval AND clock_now()`
+SELECT count(*), coalesce((array_agg(n.effect ORDER BY n.effect))[1:$2], '{}') FROM (
+  SELECT e.effect FROM (SELECT effect, updated_at FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) e WHERE e.updated_at NOT BETWEEN clock_now() - $3::interval AND clock_now()
+  UNION ALL SELECT s.effect FROM ` + runner.Strays + ` s WHERE s.since NOT BETWEEN clock_now() - $3::interval AND clock_now()
+) n`
 
 	waitingSQL = `
 SELECT count(*), coalesce((array_agg(e.effect ORDER BY e.effect))[1:$2], '{}')

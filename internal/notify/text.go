@@ -32,7 +32,7 @@ var kinds = []kind{
 	{about: "unknown_effects", sql: unknownSQL, lasts: true, aged: true, one: "an effect is in doubt: nobody knows whether a step of it was done", many: "%s effects are in doubt: nobody knows whether a step of them was done",
 		none: "no effect is in doubt any more", command: "postern effects show %d, which says what is safe to do"},
 	{about: "review_effects", sql: reviewSQL, lasts: true, aged: true, one: "an effect needs a person", many: "%s effects need a person",
-		none: "no effect needs a person any more", command: "postern effects list --state review, and postern effects show %d"},
+		none: "no effect needs a person any more", command: "postern effects list --state review, or --state planned where a rule or destination is not configured, and postern effects show %d"},
 	{about: "waiting_effects", sql: waitingSQL, lasts: true, aged: true, one: "an effect waits for an approval", many: "%s effects wait for an approval",
 		none: "no effect waits for an approval any more", command: "postern effects list --state waiting, and postern effects show %d"},
 }

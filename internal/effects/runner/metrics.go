@@ -55,7 +55,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Help: "Attempts of steps of effects, and questions whether one was done, by what came of them: done, failed or unknown (both tried again), or review (a person must see to it)."}, []string{"destination", "result"}),
 		states:      gauges("postern_effects", "state", fmt.Sprintf("Effects that are not over, each state counted up to %d.", countMost)),
 		oldest:      gauges("postern_effects_oldest_seconds", "state", "How long ago the oldest effect was planned that waits for an approval (waiting), or that a person must see to (review); 0 where there is none."),
-		due:         gauges("postern_effects_due_seconds", "destination", "For how long the oldest effect has been due whose next step goes to a destination; 0 where none is."),
+		due:         gauges("postern_effects_due_seconds", "destination", "For how long the oldest effect has been due whose next step goes to a destination, or has been there and waits for its rule, which is not configured; 0 where there is none."),
 		unknown:     gauge("postern_effect_steps_unknown", fmt.Sprintf("Steps of which nobody knows whether they were done, also while one is tried again, counted up to %d.", doubtsMost)),
 		unknownFrom: gauge("postern_effect_steps_unknown_seconds", "For how long nobody has known of the oldest of these steps whether it was done, since the first attempt that may have done it; 0 where there is none."),
 	}
@@ -142,6 +142,9 @@ FROM (SELECT coalesce(s.known_since, s.reserved_at) AS at FROM ` + Doubts + ` OR
 	dueSQL = `
 SELECT d.name, coalesce((SELECT extract(epoch FROM clock_now() - e.due) FROM effects e WHERE e.destination = d.name AND e.state IN ('planned', 'failed') ORDER BY e.due LIMIT 1), 0)::float8
 FROM unnest($1::text[]) AS d(name)`
+
+	// strayedSQL tells since when the oldest effects are there that wait for their rule, at destinations that are configured.
+	strayedSQL = `SELECT s.destination, extract(epoch FROM clock_now() - min(s.since))::float8 FROM ` + Strays + ` s WHERE s.destination = ANY($1::text[]) GROUP BY s.destination`
 )
 
 // measure reads how much there is until ctx ends.
@@ -187,17 +190,12 @@ func (r *Runner) read(ctx context.Context, names []string) error {
 	if err := r.Pool.QueryRow(ctx, unknownSQL, doubtsMost).Scan(&unknown, &since); err != nil {
 		return err
 	}
-	rows, err := r.Pool.Query(ctx, dueSQL, names)
+	due, err := r.dues(ctx, names)
 	if err != nil {
 		return err
 	}
-	var name string
-	var age float64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &age}, func() error {
-		m.due.WithLabelValues(name).Set(max(age, 0))
-		return nil
-	}); err != nil {
-		return err
+	for name, age := range due {
+		m.due.WithLabelValues(name).Set(age)
 	}
 	for i, state := range counted {
 		m.states.WithLabelValues(string(state)).Set(float64(n[i]))
@@ -207,4 +205,24 @@ func (r *Runner) read(ctx context.Context, names []string) error {
 	m.unknown.Set(float64(unknown))
 	m.unknownFrom.Set(max(since, 0))
 	return nil
+}
+
+// dues says for how long, in seconds, something has been to be done at each of some destinations.
+func (r *Runner) dues(ctx context.Context, names []string) (map[string]float64, error) {
+	all := map[string]float64{}
+	for _, sql := range []string{dueSQL, strayedSQL} {
+		rows, err := r.Pool.Query(ctx, sql, names)
+		if err != nil {
+			return nil, err
+		}
+		var name string
+		var age float64
+		if _, err := pgx.ForEachRow(rows, []any{&name, &age}, func() error {
+			all[name] = max(all[name], age)
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }

@@ -20,7 +20,9 @@ const notHere = time.Minute
 // next decides what is to be done about an effect that was taken: a call, or an ending without one. It depends on what is stored and on the rule alone.
 func next(t *taken, r *rules.Rule) (c *call, end *ending) {
 	if r == nil {
-		return nil, t.back(effects.Planned, notHere, t.attempts-1, "its rule "+effects.NotConfigured+"; it waits for it")
+		end = t.back(effects.Planned, notHere, t.attempts-1, "its rule "+effects.NotConfigured+"; it waits for it")
+		end.unruled = true
+		return nil, end
 	}
 	for i := range t.steps {
 		if b := &t.steps[i]; b.state == effects.Unknown && r.Step(b.step) == nil {

@@ -57,6 +57,8 @@ type Runner struct {
 	destinations map[string]*destination
 	// turns are those of every name that was ever configured here: what is under way to one that is taken out counts when it comes back.
 	turns map[string]*turns
+	// unruled is when it was last logged of a rule that effects wait for it.
+	unruled map[string]time.Time
 	// replaced tells Run that there are other destinations.
 	replaced chan struct{}
 }
@@ -108,7 +110,7 @@ func (r *Runner) Replace(rules *effects.Rules, reaches []config.Reach) {
 		fresh[reach.Name] = d
 	}
 	r.mu.Lock()
-	r.rules, r.destinations = rules, fresh
+	r.rules, r.destinations, r.unruled = rules, fresh, map[string]time.Time{}
 	r.mu.Unlock()
 	r.Metrics.know(r.names())
 	select {
@@ -294,7 +296,7 @@ func (d *destination) take(ctx context.Context, free, underWay int) (calls []*ca
 		for _, t := range taken {
 			c, end := d.r.decide(t, func() (*call, *ending) { return d.next(t) })
 			if end != nil {
-				end.claims = t.claims
+				end.claims, end.rule = t.claims, t.rule
 				over = append(over, *end)
 				continue
 			}
@@ -316,6 +318,7 @@ func (d *destination) take(ctx context.Context, free, underWay int) (calls []*ca
 		return nil, false, d.r.Settings.PollEvery
 	}
 	d.r.Metrics.ended(d.reach.Name, over)
+	d.r.tellUnruled(over)
 	d.r.Wake(following(over))
 	return calls, n == room && len(calls) < free, 0
 }

@@ -72,7 +72,7 @@ SELECT count(*) FROM lapsed`
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{claimSQL, begunSQL, reserveSQL, ownSQL, endStepsSQL, endSQL, lapseSQL, straysSQL, datedSQL, expireSQL, statesSQL, unknownSQL, dueSQL}
+	return []string{claimSQL, begunSQL, reserveSQL, ownSQL, endStepsSQL, endSQL, lapseSQL, straysSQL, strayedSQL, datedSQL, expireSQL, statesSQL, unknownSQL, dueSQL}
 }
 
 // begun is a step's row.
@@ -237,6 +237,10 @@ type ending struct {
 	attempts    int
 	// afresh: the next attempt is the first of its round.
 	afresh bool
+
+	// rule is the effect's, for the log; unruled: it is not configured here.
+	rule    string
+	unruled bool
 }
 
 // record writes what came of effects that were taken, and says of how many no other attempt was begun meanwhile.

@@ -3,7 +3,9 @@ package runner
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,14 +13,28 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// straysSQL are the destinations but some that effects are to be carried out at. It goes from one to the next in the index, however many effects each has.
-const straysSQL = `
+// destinationsSQL are the destinations that effects are to be carried out at, and null. It goes from one to the next in the index, however many effects each has.
+const destinationsSQL = `
 WITH RECURSIVE names AS (
   (SELECT e.destination FROM effects e WHERE e.state IN ('planned', 'failed') ORDER BY e.destination LIMIT 1)
   UNION ALL
   SELECT (SELECT e.destination FROM effects e WHERE e.state IN ('planned', 'failed') AND e.destination > n.destination ORDER BY e.destination LIMIT 1) FROM names n WHERE n.destination IS NOT NULL
-)
+)`
+
+// straysSQL are these destinations, but some.
+const straysSQL = destinationsSQL + `
 SELECT destination FROM names WHERE destination <> ALL($1::text[])`
+
+// Strays are effects that wait for a rule or a destination that is not configured, with since when they are there: of each destination among the 2,000 that are due last, up to a minute ahead, as what waits so is. While it is looked at
+// whether that is there by now they are running.
+const Strays = `(` + destinationsSQL + `
+  SELECT l.effect, l.destination, coalesce(l.tried_since, l.planned_at) AS since
+  FROM names n CROSS JOIN LATERAL (SELECT e.effect, e.destination, e.state, e.reason, e.tried_since, e.planned_at FROM effects e
+    WHERE e.destination = n.destination AND e.state IN ('planned', 'failed') AND e.due <= (SELECT clock_now() + interval '1 minute') ORDER BY e.due DESC LIMIT 2000) l
+  WHERE l.state = 'planned' AND strpos(l.reason, '` + effects.NotConfigured + `') > 0
+  UNION ALL
+  SELECT e.effect, e.destination, coalesce(e.tried_since, e.planned_at) FROM effects e WHERE e.state = 'running' AND strpos(e.reason, '` + effects.NotConfigured + `') > 0
+)`
 
 // straysMost bounds how many effects of one destination are seen to at once.
 const straysMost = 500
@@ -58,11 +74,12 @@ func (r *Runner) stray(ctx context.Context, rules *effects.Rules, configured []s
 		for _, t := range all {
 			t.destination = name
 			_, end := r.decide(t, func() (*call, *ending) { return next(t, rules.Named(t.rule)) })
+			unruled := end != nil && end.unruled
 			if end == nil || (end.state == effects.Planned || end.state == effects.Failed) && !slices.Contains(configured, end.destination) {
 				waiting++
 				end = t.back(effects.Planned, notHere, t.attempts-1, fmt.Sprintf("destination %s %s, nor a rule that has another for it; it waits for either", name, effects.NotConfigured))
 			}
-			end.claims = t.claims
+			end.claims, end.rule, end.unruled = t.claims, t.rule, unruled
 			over = append(over, *end)
 		}
 		_, err = record(ctx, tx, over)
@@ -74,6 +91,32 @@ func (r *Runner) stray(ctx context.Context, rules *effects.Rules, configured []s
 	if waiting > 0 {
 		r.Logger.Warn("effects wait whose destination is not configured: configure it, or name another in their rule", "destination", name, "effects", waiting)
 	}
+	r.tellUnruled(over)
 	r.Wake(following(over))
 	return nil
 }
+
+// tellUnruled logs which rules effects wait for that are not configured: each when it is met first, also after a reload, and once a minute then.
+func (r *Runner) tellUnruled(over []ending) {
+	waiting := map[string][]int64{}
+	for i := range over {
+		if over[i].unruled {
+			waiting[over[i].rule] = append(waiting[over[i].rule], over[i].effect)
+		}
+	}
+	r.mu.Lock()
+	maps.DeleteFunc(waiting, func(rule string, _ []int64) bool {
+		said := r.unruled[rule]
+		return !said.IsZero() && time.Since(said) < notHere
+	})
+	for rule := range waiting {
+		r.unruled[rule] = time.Now()
+	}
+	r.mu.Unlock()
+	for rule, ids := range waiting {
+		r.Logger.Warn(fmt.Sprintf("effects wait whose rule is not configured: give it its name back, or end them with postern effects reject (postern effects list --rule %s --state planned)", rule), "rule", rule, "effects", len(ids), "first", firstFew(ids))
+	}
+}
+
+// firstFew are the ids that the log names.
+func firstFew(ids []int64) []int64 { return ids[:min(len(ids), 5)] }

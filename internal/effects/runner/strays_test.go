@@ -1,11 +1,17 @@
 package runner_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/effects/runner"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -32,4 +38,68 @@ func TestEffectsOfARenamedDestinationAreHandedOver(t *testing.T) {
 	if got := b.settled(t); got["done"] != 3 {
 		t.Error(got)
 	}
+}
+
+// Effects whose rule was renamed or removed are told: in the log, once for each rule and again after a reload, by the metric that tells what is behind, and by what is safe to do; they go on when the rule is there.
+func TestEffectsWhoseRuleIsGoneAreTold(t *testing.T) {
+	t.Parallel()
+	b := attended(t, twoSteps)
+	b.plan(t, 1, 3)
+	b.db.Exec(t, `UPDATE effects SET rule = 'gone', planned_at = planned_at - interval '10 days'`)
+	said, reg, settings := &spoken{}, prometheus.NewRegistry(), quick
+	settings.MeasureEvery = 20 * time.Millisecond
+	metrics, err := runner.NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	r := runner.New(runner.Options{Pool: b.pool, ID: "a", Settings: settings, Logger: slog.New(slog.NewTextHandler(said, nil)), Metrics: metrics})
+	r.Replace(b.rules, b.reach)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	behind := func(least, most float64) {
+		t.Helper()
+		testkit.Eventually(t, patience, func() error {
+			if age := value(t, reg, "postern_effects_due_seconds", "sink"); !(age >= least && age <= most) {
+				return fmt.Errorf("behind for %v s, want %v to %v", age, least, most)
+			}
+			return nil
+		})
+	}
+	claimed := func(times int) {
+		t.Helper()
+		b.becomes(t, fmt.Sprintf(`SELECT bool_and(claims >= %d AND state = 'planned' AND due > clock_now())::text FROM effects`, times), "true")
+	}
+	warnings := func() int { return strings.Count(said.String(), "rule=gone") }
+	claimed(1)
+	behind(863_000, 866_000)
+	for _, want := range []string{"level=WARN", "postern effects list --rule gone --state planned", "postern effects reject", "first="} {
+		if text := said.String(); !strings.Contains(text, want) {
+			t.Errorf("the log does not say %q: %s", want, text)
+		}
+	}
+	if next := b.show(t).Next; !strings.Contains(next, "its rule is not configured; it waits for it") || !strings.Contains(next, "postern effects reject 1") {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+	claimed(2)
+	if n := warnings(); n > 1+int(time.Since(began)/time.Minute) {
+		t.Errorf("%d warnings: %s", n, said)
+	}
+	n := warnings()
+	r.Replace(b.rules, b.reach)
+	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+	testkit.Eventually(t, patience, func() error {
+		if warnings() <= n {
+			return fmt.Errorf("no warning after a reload: %s", said)
+		}
+		return nil
+	})
+	b.db.Exec(t, `UPDATE effects SET rule = 'follow', due = clock_now()`)
+	if got := b.settled(t); got["done"] != 3 {
+		t.Error(got)
+	}
+	behind(0, 0)
 }
