@@ -45,6 +45,8 @@ RETURNING e.state, e.destination`
 type Counted struct {
 	// New were entered, Known were there already.
 	New, Known int
+	// Review are those of the new ones that wait for a person, since their rule could not say what is to follow, or they are Collided.
+	Review int
 	// Collided are those of the new ones that wait for a person, since their key was that of something else.
 	Collided int
 	// Due are the destinations that have something to do now.
@@ -52,6 +54,9 @@ type Counted struct {
 }
 
 func (n *Counted) due(state State, destination string) {
+	if state == Review {
+		n.Review++
+	}
 	if state == Planned && !slices.Contains(n.Due, destination) {
 		n.Due = append(n.Due, destination)
 	}

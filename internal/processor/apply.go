@@ -301,9 +301,6 @@ func (p *Processor) commit(ctx context.Context, to Target, items []*item) error 
 		return err
 	}
 	p.applied(done)
-	if n := done.planned.Collided; n > 0 {
-		p.log(to).Warn("keys of effects were those of other rules or objects: a person must see what should have followed (postern effects list --state review)", "effects", n)
-	}
 	if len(done.planned.Due) > 0 && p.Planned != nil {
 		p.Planned(done.planned.Due)
 	}

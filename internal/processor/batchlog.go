@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -43,6 +44,42 @@ func (p *Processor) logBatch(b *committed, counts map[versioning.Status]int, old
 		attrs = slices.Insert(attrs, 0, slog.Int64("run", b.Run))
 	}
 	log.LogAttrs(ctx, level, "applied batch", attrs...)
+}
+
+// deadMost is how many dead events of a batch the log names, and how much of a reason.
+const (
+	deadMost   = 5
+	reasonMost = 200
+)
+
+// tellPeople logs what of a committed batch needs a person: which events are dead, and how many effects wait for somebody from the start.
+func (p *Processor) tellPeople(b *committed, dead int) {
+	if dead == 0 && b.planned.Review == 0 {
+		return
+	}
+	log := p.log(b.Target)
+	if b.Log == nil { // else it names the run itself
+		log = log.With("run", b.Run)
+	}
+	if dead > 0 {
+		log.Warn(fmt.Sprintf("events are dead: they were not applied, and will not be by themselves (postern outcomes list --status dead --run %d)", b.Run), "events", dead, "first", firstDead(b.items))
+	}
+	if n := b.planned.Collided; n > 0 {
+		log.Warn("keys of effects were those of other rules or objects: a person must see what should have followed (postern effects list --state review)", "effects", n)
+	}
+	if n := b.planned.Review - b.planned.Collided; n > 0 {
+		log.Warn("rules could not say what is to follow: a person must see to it (postern effects list --state review)", "effects", n)
+	}
+}
+
+// firstDead are the first dead events of a batch, each with its reason.
+func firstDead(items []*item) (first []string) {
+	for _, it := range items {
+		if !it.settled && it.outcome.status == versioning.Dead && len(first) < deadMost {
+			first = append(first, fmt.Sprintf("%d: %s", it.ev.ID, cut(it.outcome.reason, reasonMost)))
+		}
+	}
+	return first
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -102,4 +102,5 @@ func (p *Processor) applied(b *committed) {
 		}
 	}
 	p.logBatch(b, counts, oldest)
+	p.tellPeople(b, counts[versioning.Dead])
 }

@@ -22,7 +22,7 @@ func (d *destination) carry(ctx context.Context, c *call) (end ending) {
 		if cause := recover(); cause != nil {
 			end = *c.doubt(c.step, c.undo, d.r.panicked(c.taken, cause))
 		}
-		end.claims, end.rule = c.claims, c.taken.rule
+		end.claims, end.rule, end.doubted = c.claims, c.taken.rule, c.doubted
 	}()
 	return *d.make(ctx, c)
 }

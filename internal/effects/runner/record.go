@@ -27,7 +27,9 @@ func (d *destination) recorder(whole context.Context, endings <-chan ending, han
 			batch = append(batch, <-endings)
 		}
 		ctx, cancel := context.WithTimeout(whole, d.r.Settings.Margin)
-		d.record(ctx, batch)
+		if d.record(ctx, batch) {
+			d.r.tellPeople(d.reach.Name, batch)
+		}
 		cancel()
 		d.r.Metrics.ended(d.reach.Name, batch)
 		for range batch {
@@ -50,7 +52,7 @@ func following(batch []ending) (names []string) {
 
 // record records endings, and goes on trying until ctx ends, which is as long as no other attempt is begun, or until the process has to end: after that another one takes the effects, and what was not recorded is in doubt. What the
 // database does not take together is recorded one by one; what it does not take at all is left to a person, and keeps none of the others.
-func (d *destination) record(ctx context.Context, batch []ending) {
+func (d *destination) record(ctx context.Context, batch []ending) (recorded bool) {
 	for lost, unheard := false, false; ; {
 		own := 0
 		err := postgres.InTx(ctx, d.r.Pool, "record effects", d.r.Settings.Within, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -61,20 +63,20 @@ func (d *destination) record(ctx context.Context, batch []ending) {
 		switch {
 		case err == nil && own < len(batch) && unheard:
 			d.r.Logger.Warn("what came of effects was recorded by a try before, whose commit was not confirmed, or they were taken by others meanwhile, and their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-own)
-			return
+			return true
 		case err == nil && own < len(batch):
 			d.r.Logger.Warn("effects were taken by others before their answers came; their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-own)
-			return
+			return true
 		case err == nil:
-			return
+			return true
 		case ctx.Err() != nil || errors.Is(err, postgres.ErrCut):
 			d.r.Logger.Error("what came of effects is not known to be recorded; where it is not, their steps are in doubt", "destination", d.reach.Name, "effects", len(batch), "error", err)
-			return
+			return false
 		case refused && len(batch) > 1:
 			for i := range batch {
-				d.record(ctx, batch[i:i+1])
+				recorded = d.record(ctx, batch[i:i+1]) || recorded
 			}
-			return
+			return recorded
 		}
 		d.r.Logger.Warn("what came of effects not recorded; tried again", "destination", d.reach.Name, "effects", len(batch), "error", err)
 		if refused && !lost {

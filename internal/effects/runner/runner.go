@@ -319,6 +319,7 @@ func (d *destination) take(ctx context.Context, free, underWay int) (calls []*ca
 	}
 	d.r.Metrics.ended(d.reach.Name, over)
 	d.r.tellUnruled(over)
+	d.r.tellPeople(d.reach.Name, over)
 	d.r.Wake(following(over))
 	return calls, n == room && len(calls) < free, 0
 }

@@ -238,9 +238,9 @@ type ending struct {
 	// afresh: the next attempt is the first of its round.
 	afresh bool
 
-	// rule is the effect's, for the log; unruled: it is not configured here.
-	rule    string
-	unruled bool
+	// rule is the effect's, for the log; unruled: it is not configured here; doubted: the step was in doubt before.
+	rule             string
+	unruled, doubted bool
 }
 
 // record writes what came of effects that were taken, and says of how many no other attempt was begun meanwhile.

@@ -92,6 +92,7 @@ func (r *Runner) stray(ctx context.Context, rules *effects.Rules, configured []s
 		r.Logger.Warn("effects wait whose destination is not configured: configure it, or name another in their rule", "destination", name, "effects", waiting)
 	}
 	r.tellUnruled(over)
+	r.tellPeople(name, over)
 	r.Wake(following(over))
 	return nil
 }
@@ -117,6 +118,3 @@ func (r *Runner) tellUnruled(over []ending) {
 		r.Logger.Warn(fmt.Sprintf("effects wait whose rule is not configured: give it its name back, or end them with postern effects reject (postern effects list --rule %s --state planned)", rule), "rule", rule, "effects", len(ids), "first", firstFew(ids))
 	}
 }
-
-// firstFew are the ids that the log names.
-func firstFew(ids []int64) []int64 { return ids[:min(len(ids), 5)] }

@@ -272,6 +272,9 @@ func (t *turn) tell() {
 	if n := t.planned.Collided; n > 0 {
 		log.Warn("keys of effects were those of other accounts: a person must see what should have followed (postern effects list --state review)", "effects", n)
 	}
+	if n := t.planned.Review - t.planned.Collided; n > 0 {
+		log.Warn("the rule could not say what is to follow: a person must see to it (postern effects list --state review)", "effects", n)
+	}
 	if len(t.planned.Due) > 0 && t.Planned != nil {
 		t.Planned(t.planned.Due)
 	}

@@ -474,6 +474,9 @@ func TestWindowsOfTroubledObjects(t *testing.T) {
 	tick(t, a)
 	wants(t, b.planned(t), "in_2 10 11", "in_2 11 12")
 	wants(t, b.db.Rows(t, `SELECT count(*) || ' ' || min(left(key, 17)) FROM effects WHERE state = 'review' AND object_id = 'in_1' AND reason LIKE 'when: %'`), "2 hourly:trouble:0:")
+	if n := strings.Count(b.log.String(), "level=WARN msg=\"the rule could not say what is to follow"); n != 2 {
+		t.Errorf("told %d times: %s", n, b.log)
+	}
 	all, err := effects.Show(t.Context(), b.pool, 1)
 	const byHand = "this object, in the window up to 2026-11-02T11:00:00Z, by hand; then mend the rule, which is asked again in the next window"
 	if err != nil || all[0].State != effects.Review || !strings.Contains(all[0].Next, byHand) {
