@@ -157,7 +157,7 @@ func Compensate(ctx context.Context, tx pgx.Tx, partial bool, ids ...int64) ([]V
 }
 
 func (v *View) compensable(partial bool) error {
-	if err := v.among("nothing can be undone", Done, Review, Failed); err != nil {
+	if err := v.among("nothing can be undone", Done, Review, Failed, Rejected); err != nil {
 		return err
 	}
 	if v.Undoing {
@@ -165,6 +165,9 @@ func (v *View) compensable(partial bool) error {
 	}
 	if v.redacted() {
 		return v.refused("what it was planned with was redacted, or forgotten (retention.effects), so nothing of it can be undone here any more")
+	}
+	if s := v.doubtful(); s != nil && v.State == Rejected {
+		return v.refused("nobody knows whether %s was done, and it was rejected: look there, and undo by hand what was done", s.name())
 	}
 	if s := v.doubtful(); s != nil {
 		return v.refused("nobody knows whether %s was done: say first what happened, with postern effects resolve %d --step %s %s, or --not-done", s.name(), v.Effect.Effect, s.Step, s.asDone())
@@ -178,6 +181,8 @@ func (v *View) compensable(partial bool) error {
 		}
 	}
 	switch {
+	case !done && v.State == Rejected:
+		return v.refused("no step of it was done, so there is nothing to undo")
 	case !done:
 		return v.refused("no step of it was done; postern effects reject %d ends it", v.Effect.Effect)
 	case len(stay) > 0 && !partial:

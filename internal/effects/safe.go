@@ -20,7 +20,7 @@ func (v *View) next() string {
 	case Review:
 		return v.review()
 	case Rejected:
-		return "a person rejected it" + v.left()
+		return "a person rejected it" + v.undoes("")
 	case Expired:
 		return "nothing of it was begun, and nothing will be unless it is planned again: by the next change that wants its key, where its rule supersedes, or by a replay with --mode force"
 	case Superseded:
@@ -36,7 +36,7 @@ func (v *View) onItsWay() string {
 	text := "a processor takes its next step by itself"
 	switch {
 	case v.strayed():
-		return fmt.Sprintf("%s, and it goes on by itself within a minute of its being there; or postern effects reject %d%s", v.Reason, v.Effect.Effect, v.left())
+		return fmt.Sprintf("%s, and it goes on by itself within a minute of its being there; or postern effects reject %d ends it%s", v.Reason, v.Effect.Effect, v.undoes("after that, with its rule there, "))
 	case v.State == Running:
 		return fmt.Sprintf("a processor is taking its next step; if nothing is heard of it by %s, another one goes on", v.TakenUntil)
 	case v.State == Failed:
@@ -102,16 +102,30 @@ func (v *View) done() string {
 	if v.Undoing {
 		return "nothing: what was done was undone" + v.left()
 	}
-	var undoable []string
-	for _, s := range v.Steps {
-		if s.Undoable && s.State == StepDone {
-			undoable = append(undoable, s.Step)
-		}
-	}
+	undoable := v.undoable()
 	if len(undoable) == 0 || v.redacted() {
 		return "nothing: all its steps are done"
 	}
 	return fmt.Sprintf("nothing: all its steps are done; postern effects compensate %d would undo %s", v.Effect.Effect, strings.Join(undoable, ", "))
+}
+
+// undoable are the steps that were done and whose rule said how they are undone.
+func (v *View) undoable() (steps []string) {
+	for _, s := range v.Steps {
+		if s.Undoable && s.State == StepDone {
+			steps = append(steps, s.Step)
+		}
+	}
+	return steps
+}
+
+// undoes says what is left of an effect that ends half-way, and the command that undoes it then.
+func (v *View) undoes(when string) string {
+	steps := v.undoable()
+	if v.Undoing || v.redacted() || v.doubtful() != nil || len(steps) == 0 {
+		return v.left()
+	}
+	return fmt.Sprintf("%s; %spostern effects compensate %d would undo %s", v.left(), when, v.Effect.Effect, strings.Join(steps, ", "))
 }
 
 // left says which steps were done and not undone, and which are in doubt.
