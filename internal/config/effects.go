@@ -102,12 +102,12 @@ type EffectStep struct {
 	Success []int `yaml:"success,omitempty" shown:"200 to 299" validate:"dive,gte=100,lte=599"`
 	// Capture are dotted paths into the answer's JSON, by the name that later steps and the ledger know them by, e.g. id: data.id.
 	Capture map[string]string `yaml:"capture,omitempty"`
-	// Check asks the other side whether the step was done, where an answer was lost.
+	// Check asks the other side whether the step was done, where an answer was lost. What was not done is sent again, unless the step is once: then a person decides.
 	Check EffectCheck `yaml:"check,omitempty"`
 	// Compensate undoes the step, where a person asks for that.
 	Compensate EffectCall `yaml:"compensate,omitempty"`
-	// Once says that the other side would do it again if it were sent again, and cannot be asked. Where an answer was lost, a person must say what happened; that needs
-	// an approval of the rule, or person_resolves. Such a step goes last.
+	// Once says that the other side would do it again if it were sent again: so it never is by itself where it may have been done. Where an answer was lost, a check may say that it was done; else
+	// a person must say what happened. Without a check that needs an approval of the rule, or person_resolves. Such a step goes last.
 	Once bool `yaml:"once,omitempty"`
 	// PersonResolves says that it is known of a step that is once and has no check: a person resolves each lost answer.
 	PersonResolves bool `yaml:"person_resolves,omitempty"`
@@ -135,10 +135,12 @@ type EffectCheck struct {
 	To string `yaml:"to,omitempty" shown:"the step's"`
 	// Path is joined to the destination's URL and asked for with GET; a template.
 	Path string `yaml:"path,omitempty"`
-	// Done is an expression over answer.status and answer.body that holds where the step was done, e.g. answer.status == 200 && len(answer.body.data) > 0.
+	// Done is an expression over answer.status and answer.body that holds where the step was done, e.g. answer.status == 200 && len(answer.body.data) > 0. A yes is believed of a whole answer of 2xx, a no also of 404 and 410; after any other it is asked again.
 	Done string `yaml:"done,omitempty"`
 	// Found is the path within the answer below which the step's captures are read, e.g. data.0. Leave unset for the answer itself.
 	Found string `yaml:"found,omitempty"`
+	// Settles is how long after the end of an attempt the other side is asked at the earliest. Make it longer than the other side may take to do the step, and to show it, after the caller has left: what it does not know by then is sent again. By itself it is twice the step's timeout, and a minute at least.
+	Settles time.Duration `yaml:"settles,omitempty" shown:"twice the timeout, at least 1m" validate:"omitempty,gte=1000000,lte=86400000000000"`
 }
 
 // EffectRetry is when a step that came to nothing is tried again: after first, and after factor times as long each time, up to longest, a fifth more or less. Where the
@@ -309,7 +311,7 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 	out := rules.Step{Name: s.Name, Destination: s.To, Success: s.Success, Capture: s.Capture, Once: !s.repeatable(), Timeout: cmp.Or(s.Timeout, to.Timeout),
 		Retry: rules.Retry{First: s.Retry.First, Longest: max(s.Retry.First, s.Retry.Longest), Factor: cmp.Or(s.Retry.Factor, 2), Attempts: s.Retry.Attempts, Age: s.Retry.Age, On: s.Retry.On}}
 	if s.Check != (EffectCheck{}) {
-		out.Check = b.check(at+".check", s, s.asked(scope), c)
+		out.Check = b.check(at+".check", s, s.asked(scope), c, out.Timeout)
 	}
 	if !isZero(s.Mail) {
 		out.Do = b.mail(at, s, to, scope)
@@ -354,7 +356,7 @@ func (b *ruleBuilder) path(at, path string) {
 	}
 }
 
-func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Config) *rules.Check {
+func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Config, timeout time.Duration) *rules.Check {
 	k, asked := s.Check, cmp.Or(s.Check.To, s.To)
 	switch d := c.Destinations[asked]; {
 	case d == nil && k.To != "":
@@ -363,7 +365,7 @@ func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Conf
 		b.fail(at+".to", "a mail server cannot be asked: name another destination, e.g. the API of the mail's provider")
 	}
 	b.path(at, k.Path)
-	out := &rules.Check{Request: b.call(at, EffectCall{Method: http.MethodGet, Path: k.Path}, nil, "", scope), Destination: asked, Found: k.Found}
+	out := &rules.Check{Request: b.call(at, EffectCall{Method: http.MethodGet, Path: k.Path}, nil, "", scope), Destination: asked, Found: k.Found, Again: !s.Once, Settles: cmp.Or(k.Settles, max(2*timeout, time.Minute))}
 	var err error
 	if out.Done, err = rules.Compile(k.Done, rules.Scope{Change: scope.Change, Event: scope.Event, Window: scope.Window, Answer: true}, true); err != nil {
 		b.fail(at+".done", "%v", b.told(err))

@@ -52,7 +52,7 @@ func (v *View) onItsWay() string {
 func (d Doubt) cleared() string {
 	switch d {
 	case DoubtCheck:
-		return "the other side is asked before it is sent again"
+		return "the other side is asked whether it was done, and nothing is sent before it has said"
 	case DoubtPerson:
 		return "it is not sent again before a person says what happened"
 	case DoubtKey:

@@ -23,6 +23,7 @@ type mutant struct {
 const (
 	panicsGo                          = "effects/runner/panics.go"
 	runnerGo, nextGo, callGo, storeGo = "effects/runner/runner.go", "effects/runner/next.go", "effects/runner/call.go", "effects/runner/store.go"
+	doubtGo                           = "effects/runner/doubt.go"
 	planGo, applyGo                   = "effects/plan.go", "processor/apply.go"
 )
 
@@ -41,7 +42,10 @@ var mutants = []mutant{
 		{applyGo, "		if done.planned, err = watched.plan(ctx, tx); err != nil {\n			return err\n		}\n", "		late = watched\n"},
 		{applyGo, "	done.ended = time.Now()\n", "	if err == nil {\n		err = postgres.InTx(ctx, p.Pool, \"late\", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) { done.planned, err = late.plan(ctx, tx); return err })\n	}\n	done.ended = time.Now()\n"},
 		{applyGo, "	var batchID int64\n", "	var batchID int64\n	var late *transitions\n"}}},
-	{"believes whatever a check answers", []edit{{callGo, "	case !a.denies():\n", "	case false:\n"}}},
+	{"believes whoever answers a check", []edit{{callGo, "	if !a.tells() {\n", "	if false {\n"}, {callGo, "	case done && !a.succeeds():", "	case false:"}}},
+	{"believes no check's yes, but whatever else it answers", []edit{{callGo, "	if !a.tells() {\n", "	if false {\n"}}},
+	{"sends a step again that is once and that the other side does not know of", []edit{{callGo, "	case !c.step.Check.Again:\n", "	case false:\n"}}},
+	{"asks while the step may be done still", []edit{{doubtGo, "; wait > 0 {", "; false {"}, {nextGo, "max(atLeast, c.step.Check.Settles)", "max(atLeast, 0)"}}},
 	{"takes what was under way at a crash for not done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'failed', ended_at"}}},
 	{"takes what was under way at a crash for done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'done', ended_at"}}},
 	{"takes no answer for not done", []edit{{callGo, "return c.again(effects.Unknown, 0, \"no answer: \"", "return c.again(effects.StepFailed, 0, \"no answer: \""}}},

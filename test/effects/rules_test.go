@@ -51,6 +51,7 @@ type kind string
 const (
 	keyed   kind = "keyed"   // it is sent again under its key
 	checked kind = "checked" // the other side is asked
+	asked   kind = "asked"   // the other side is asked, and what it does not know a person says
 	once    kind = "once"    // a person says
 )
 
@@ -79,7 +80,7 @@ func someRules(r *rand.Rand) (all []*rule) {
 		}
 		u.supersede = u.key.state && r.IntN(2) == 0
 		for i := range 1 + r.IntN(3) {
-			u.steps = append(u.steps, step{fmt.Sprint("step_", i), []string{"here", "there"}[r.IntN(2)], []kind{keyed, checked, once}[r.IntN(3)]})
+			u.steps = append(u.steps, step{fmt.Sprint("step_", i), []string{"here", "there"}[r.IntN(2)], []kind{keyed, checked, asked, once}[r.IntN(4)]})
 		}
 		all = append(all, u)
 	}
@@ -103,7 +104,9 @@ func (u *rule) text(version int) string {
 		fmt.Fprintf(&b, "      - {name: %s, to: %s, path: /%s/%s, json: {key: %q%s}, capture: {id: id}, retry: {first: 5ms, longest: 40ms}", s.name, s.to, u.name, s.name, key, before)
 		switch s.kind {
 		case checked:
-			b.WriteString(`, once: true, check: {path: "/did?key={{ step_key }}", done: answer.status == 200}`)
+			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 2s}`) // longer than the other side is late
+		case asked:
+			b.WriteString(`, once: true, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, settles: 1ms}`)
 		case once:
 			b.WriteString(", once: true, person_resolves: true")
 		case keyed:

@@ -98,28 +98,18 @@ func (w *world) disorder(all []sim.Event) {
 	slices.SortStableFunc(all, func(a, b sim.Event) int { return cmp.Compare(turn[a.Key], turn[b.Key]) })
 }
 
-// lying makes the other side lie as chance has it, so many times. What is asked for by a check is never done late: whoever asks is told what is so.
+// lying makes the other side lie as chance has it, so many times.
 func (w *world) lying() {
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(w.seed, 10))
-	late := map[string]bool{}
-	for _, u := range w.rules {
-		for _, s := range u.steps {
-			late["/"+u.name+"/"+s.name] = s.kind != checked
-		}
-	}
-	w.other.Next = func(req *http.Request) sink.Fault {
+	w.other.Next = func(*http.Request) sink.Fault {
 		mu.Lock()
 		defer mu.Unlock()
 		if w.lies.Load() == mostLies || r.IntN(2) == 0 {
 			return sink.Fine
 		}
 		w.lies.Add(1)
-		fault := sink.Fault(1 + r.IntN(sink.Faults-1))
-		if fault == sink.ActsLate && !late[req.URL.Path] {
-			return sink.ActsFails
-		}
-		return fault
+		return sink.Fault(1 + r.IntN(sink.Faults-1))
 	}
 }
 

@@ -88,6 +88,10 @@ type Check struct {
 	Destination string
 	Done        *Expression
 	Found       string
+	// Settles is how long after an attempt's end nobody is asked, since it may be done still.
+	Settles time.Duration
+	// Again: what was not done, as the other side says, is sent again; else a person decides.
+	Again bool
 }
 
 // Retry is when a step that came to nothing is tried again.

@@ -54,7 +54,9 @@ func (s *scripted) asked() []string {
 // steps of which what an answer means is asked.
 const (
 	onceStep    = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, retry: {first: 10ms, longest: 20ms}}]`
-	checkedStep = `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", done: answer.status == 200}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+	checkedStep = `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status == 200, settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+	askedStep   = `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", done: answer.status == 200, settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
+	easyStep    = `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status != 404, settles: 300ms}, retry: {first: 10ms, longest: 20ms, attempts: 4}}]`
 	keyedStep   = `[{name: mail, to: sink, path: "/mail", capture: {id: id}, retry: {first: 10ms, longest: 20ms, attempts: 3}}]`
 	laterStep   = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, retry: {first: 10ms, longest: 20ms, attempts: 3, on: [404, 423]}}]`
 	createdOnly = `[{name: mail, to: sink, path: "/mail", once: true, person_resolves: true, success: [201]}]`
@@ -85,6 +87,13 @@ func TestWhatAnswersMean(t *testing.T) {
 		"asked: not done":                            {checkedStep, []scriptedAnswer{hangs, of(404), ok}, "done done", 2},
 		"asked: who may not say":                     {checkedStep, []scriptedAnswer{hangs, of(401)}, "review unknown", 1},
 		"asked: elsewhere":                           {checkedStep, []scriptedAnswer{hangs, of(302)}, "review unknown", 1},
+		"asked of what is once: done":                {askedStep, []scriptedAnswer{hangs, of(200)}, "done done", 1},
+		"asked of what is once: not done":            {askedStep, []scriptedAnswer{hangs, of(404), ok}, "review unknown", 1},
+		"asked: done, says who is down":              {easyStep, []scriptedAnswer{hangs, of(503)}, "review unknown", 1},
+		"asked: done, says who may not":              {easyStep, []scriptedAnswer{hangs, of(401)}, "review unknown", 1},
+		"asked: done, says who has gone":             {easyStep, []scriptedAnswer{hangs, of(410)}, "review unknown", 1},
+		"asked: done, says half an answer":           {easyStep, []scriptedAnswer{hangs, {status: 200, body: `{}`, header: map[string]string{"Content-Length": "10"}}}, "review unknown", 1},
+		"asked: done, says the second answer":        {easyStep, []scriptedAnswer{hangs, of(503), of(302), of(200)}, "done done", 1},
 		"no answer, and again under its key":         {keyedStep, []scriptedAnswer{hangs, of(500), ok}, "done done", 3},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,16 +105,22 @@ func (d *destination) checked(c *call, a answer) *ending {
 	if a.err != nil {
 		return c.again(effects.Unknown, 0, "asked whether it was done: "+d.clean(a.err.Error()), 0, rand.Float64())
 	}
+	untold := fmt.Sprintf("asked whether it was done: status %d: %s", a.status, excerpt(a.body))
+	if !a.tells() {
+		return c.again(effects.Unknown, a.status, untold, retryAfter(a.header, time.Now()), rand.Float64())
+	}
 	c.facts.Answer = rules.Answer{Status: a.status, Body: decoded(a.body)}
 	done, err := c.step.Check.Done.Holds(c.facts)
 	switch {
 	case err != nil:
 		return c.review(d.clean(fmt.Sprintf("step %s, check: %v, answer %d: %s", c.step.Name, err, a.status, excerpt(a.body))))
+	case done && !a.succeeds(): // nobody says yes so
+		return c.again(effects.Unknown, a.status, untold, 0, rand.Float64())
 	case done:
 		captured, missing := c.capture(a, c.step.Check.Found)
 		return c.done(a.status, captured, missing)
-	case !a.denies():
-		return c.again(effects.Unknown, a.status, fmt.Sprintf("asked whether it was done: status %d: %s", a.status, excerpt(a.body)), retryAfter(a.header, time.Now()), rand.Float64())
+	case !c.step.Check.Again:
+		return c.doubt(c.step, c.undo, fmt.Sprintf("asked at %s, the other side did not know of it (status %d), it may be done later, and it must not be repeated", c.now.UTC().Format(time.RFC3339), a.status))
 	}
 	end := c.again(effects.StepFailed, a.status, "the other side says that it was not done", 0, 0)
 	if end.state == effects.Failed {
@@ -123,10 +129,12 @@ func (d *destination) checked(c *call, a answer) *ending {
 	return end
 }
 
-// denies says whether an answer can be believed that says of a step that it was not done: one that is whole, and of somebody who may say so.
-func (a *answer) denies() bool {
-	return a.whole && (a.status >= 200 && a.status <= 299 || a.status == http.StatusNotFound || a.status == http.StatusGone)
+// tells says whether an answer can be believed that says whether a step was done: one that is whole, and of somebody who may say so.
+func (a *answer) tells() bool {
+	return a.whole && (a.succeeds() || a.status == http.StatusNotFound || a.status == http.StatusGone)
 }
+
+func (a *answer) succeeds() bool { return a.status >= 200 && a.status <= 299 }
 
 // capture reads what is to be kept of an answer, below a path of it. What is missing a person must see, since the step is done.
 func (c *call) capture(a answer, below string) (captured map[string]any, missing string) {

@@ -19,15 +19,14 @@ func (d *destination) next(t *taken) (*call, *ending) {
 	b := t.row(c.step.Name, c.undo)
 	if c.check {
 		// It ended at the latest with what ended the attempt, or with the lease that it was made under.
-		if wait := min(c.step.Timeout-b.ended, d.r.lease(c.step.Destination, d.lease)-b.reserved); wait > 0 {
-			return nil, t.back(effects.Failed, wait, t.attempts-1, fmt.Sprintf("step %s: the other side is asked whether it was done when its timeout is over", c.step.Name))
+		ended := max(b.ended, b.reserved-d.r.lease(c.step.Destination, d.lease))
+		if wait := c.step.Check.Settles - ended; wait > 0 {
+			return nil, t.back(effects.Failed, wait, t.attempts-1, fmt.Sprintf("step %s: the other side is asked whether it was done %s after the attempt (check.settles)", c.step.Name, c.step.Check.Settles))
 		}
 		return c, nil
 	}
 	if c.keyed() && b.known+d.lease > d.reach.KeysKept { // it may be sent as late as the lease ends
-		end = t.doubt(c.step, c.undo, fmt.Sprintf("nobody knows whether it was done, and it was sent %s ago under a key that destination %s keeps for %s (keys_kept)", b.known.Round(time.Second), t.destination, d.reach.KeysKept))
-		end.forgotten = true
-		return nil, end
+		return nil, t.doubt(c.step, c.undo, fmt.Sprintf("nobody knows whether it was done, and it was sent %s ago under a key that destination %s keeps for %s (keys_kept)", b.known.Round(time.Second), t.destination, d.reach.KeysKept))
 	}
 	return c, nil
 }

@@ -169,10 +169,10 @@ func TestAgeCountsFromAPersonsWord(t *testing.T) {
 	}
 }
 
-// What a person has tried again is asked for no earlier than it would be by itself: while the attempt's timeout runs, it may act still.
+// What a person has tried again is asked for no earlier than it would be by itself: before that has settled, the attempt may act still.
 func TestAPersonsRetryWaitsBeforeItAsks(t *testing.T) {
 	t.Parallel()
-	b := attended(t, `[{name: mail, to: sink, path: "/mail", once: true, timeout: 2s, check: {path: "/did", done: answer.status == 200}, retry: {first: 10ms, longest: 20ms}}]`)
+	b := attended(t, `[{name: mail, to: sink, path: "/mail", once: true, check: {path: "/did", done: answer.status == 200, settles: 2s}, retry: {first: 10ms, longest: 20ms}}]`)
 	asked := make(chan time.Time, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {

@@ -12,7 +12,7 @@ import (
 
 const (
 	movedFrom   = "Shop <shop@new.example>"
-	askedByMail = `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200}}
+	askedByMail = `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200, settles: 300ms}}
       - {name: note, to: sink, path: "/notes", json: {mail: "{{ steps.mail.message_id }}"}`
 )
 

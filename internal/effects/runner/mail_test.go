@@ -274,7 +274,7 @@ func TestMailThatIsRefused(t *testing.T) {
 // Another side that knows what was sent is asked, by the Message-ID, and clears up the doubt: what it has is not sent again, and what it has not, is.
 func TestMailIsAskedFor(t *testing.T) {
 	t.Parallel()
-	b, mails := post(t, `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200}`)
+	b, mails := post(t, `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200, settles: 300ms}`)
 	var lost atomic.Bool
 	asked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, m := range mails.Taken() {

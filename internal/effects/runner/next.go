@@ -194,7 +194,7 @@ func (t *taken) review(reason string) *ending { return t.back(effects.Review, 0,
 // doubt leaves it to a person to say whether a step was done.
 func (t *taken) doubt(step *rules.Step, undo bool, reason string) *ending {
 	end := t.review(fmt.Sprintf("step %s: %s; say what happened with `postern effects resolve`", step.Name, reason))
-	end.step, end.undo, end.stepIs, end.trouble = step.Name, undo, effects.Unknown, reason
+	end.step, end.undo, end.stepIs, end.trouble, end.person = step.Name, undo, effects.Unknown, reason, true
 	return end
 }
 
@@ -255,7 +255,7 @@ func (c *call) again(is effects.StepState, status int, trouble string, atLeast t
 	end := c.stepped(is, status, trouble)
 	retry := c.step.Retry
 	if is == effects.Unknown && c.step.Check != nil && !c.check {
-		atLeast = max(atLeast, c.step.Timeout) // so that what is under way still is seen by whoever asks
+		atLeast = max(atLeast, c.step.Check.Settles) // so that what is under way still is seen by whoever asks
 	}
 	end.wait = max(retry.Wait(c.attempts, spread), atLeast)
 	switch {

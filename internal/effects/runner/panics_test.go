@@ -49,7 +49,7 @@ func TestAPanicIsOneEffects(t *testing.T) {
 	})
 	t.Run("with a call", func(t *testing.T) {
 		t.Parallel()
-		b := attended(t, `[{name: send, to: sink, path: "/mail", once: true, timeout: 10ms, check: {path: "/did", done: answer.status == 200}}]`)
+		b := attended(t, `[{name: send, to: sink, path: "/mail", once: true, timeout: 10ms, check: {path: "/did", done: answer.status == 200, settles: 10ms}}]`)
 		b.plan(t, 1, panicking)
 		b.faulty("/mail", slices.Repeat([]sink.Fault{sink.FailsFirst}, panicking)...)
 		b.rules.Named("follow").Steps[0].Check.Done = nil

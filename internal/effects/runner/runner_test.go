@@ -267,7 +267,7 @@ func TestOnceIsNeverRepeated(t *testing.T) {
 func TestTheOtherSideIsAsked(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `
-      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, capture: {id: id}, once: true, check: {path: "/did?key={{ step_key }}", done: answer.status == 200}, retry: {first: 10ms, longest: 50ms}}`)
+      - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, capture: {id: id}, check: {path: "/did?key={{ step_key }}", done: answer.status == 200, settles: 500ms}, retry: {first: 10ms, longest: 50ms}}`)
 	b.sink.Honours = false
 	lying(b.sink, 1, 100, allFaults...)
 	b.plan(t, 1, 30)

@@ -47,9 +47,9 @@ const ownSQL = `SELECT FROM effects WHERE effect = ANY($1::bigint[]) ORDER BY ef
 
 // endStepsSQL records what came of steps, as long as no other attempt was begun; of what was redacted meanwhile it keeps no word of the other side's.
 const endStepsSQL = `
-UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown' AND d.state = 'unknown' THEN coalesce(s.ended_at, clock_now()) ELSE clock_now() END, status = nullif(d.status, 0), doubt = CASE WHEN d.forgotten THEN 'person' ELSE s.doubt END,
+UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown' AND d.state = 'unknown' THEN coalesce(s.ended_at, clock_now()) ELSE clock_now() END, status = nullif(d.status, 0), doubt = CASE WHEN d.person THEN 'person' ELSE s.doubt END,
   captured = CASE WHEN e.facts IS NULL THEN '{}' ELSE d.captured END, error = CASE WHEN e.facts IS NULL THEN '' ELSE d.error END
-FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::text[], $5::int[], $6::jsonb[], $7::text[], $8::bigint[], $9::bool[]) AS d(effect, step, undo, state, status, captured, error, claims, forgotten)
+FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::text[], $5::int[], $6::jsonb[], $7::text[], $8::bigint[], $9::bool[]) AS d(effect, step, undo, state, status, captured, error, claims, person)
 JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims
 WHERE s.effect = d.effect AND s.step = d.step AND s.undo = d.undo`
 
@@ -227,8 +227,8 @@ type ending struct {
 	status   int
 	captured map[string]any
 	trouble  string
-	// forgotten: the step was sent under a key that the other side may not know any more.
-	forgotten bool
+	// person: only a person can say what came of the step.
+	person bool
 
 	state       effects.State
 	reason      string
@@ -274,7 +274,7 @@ func record(ctx context.Context, tx pgx.Tx, all []ending) (int, error) {
 func stepArgs(all []ending) ([]any, error) {
 	var ids, claims []int64
 	var steps, states, troubles []string
-	var undos, forgotten []bool
+	var undos, persons []bool
 	var statuses []int32
 	var captured [][]byte
 	for _, e := range all {
@@ -290,10 +290,10 @@ func stepArgs(all []ending) ([]any, error) {
 		}
 		ids, claims, steps, undos, states = append(ids, e.effect), append(claims, e.claims), append(steps, e.step), append(undos, e.undo), append(states, string(e.stepIs))
 		statuses, captured, troubles = append(statuses, int32(e.status)), append(captured, b), append(troubles, e.trouble)
-		forgotten = append(forgotten, e.forgotten)
+		persons = append(persons, e.person)
 	}
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	return []any{ids, steps, undos, states, statuses, captured, troubles, claims, forgotten}, nil
+	return []any{ids, steps, undos, states, statuses, captured, troubles, claims, persons}, nil
 }

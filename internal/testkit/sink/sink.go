@@ -27,7 +27,7 @@ const (
 	ActsDrops        // the connection ends after it was done
 	ActsHangs        // done, and no answer for as long as the caller waits
 	Drops            // the connection ends, nothing done
-	ActsLate         // no answer for as long as the caller waits, and done only then
+	ActsLate         // no answer for as long as the caller waits, and done a while after that
 	Declines         // 422, nothing done, this time
 	Hangs            // nothing done, and no answer for as long as the caller waits
 	Late             // done at once, and answered after a while
@@ -36,7 +36,7 @@ const (
 // Faults is how many there are.
 const Faults = 11
 
-// lateness is how late Late is.
+// lateness is how late Late and ActsLate are.
 const lateness = 300 * time.Millisecond
 
 // Sink is another side over HTTP. POST /PATH does something, and answers its id; the same Idempotency-Key again is answered the same where Honours says so. GET /did?key=KEY says whether a key was
@@ -115,6 +115,7 @@ func (s *Sink) answer(w http.ResponseWriter, r *http.Request, body string, fault
 		return
 	case ActsLate:
 		s.hang(r)
+		<-time.After(lateness)
 	case Fine, ActsFails, ActsDrops, ActsHangs, Late:
 	}
 	answer := s.act(r, body)
