@@ -34,7 +34,7 @@ var mutants = []mutant{
 		{panicsGo, "	return *d.make(ctx, c)\n", "	made := d.make(ctx, c)\n	_ = postgres.InTx(ctx, d.r.Pool, \"late\", d.r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error { return reserve(ctx, tx, []*call{c}) })\n	return *made\n"},
 		{panicsGo, "	\"runtime/debug\"\n", "	\"runtime/debug\"\n\n	\"github.com/jackc/pgx/v5\"\n	\"github.com/postern-gateway/postern/internal/postgres\"\n"}}},
 	{"sends a step again that is once", []edit{
-		{nextGo, "	case step.Once:\n", "	case false:\n"}, {nextGo, "&& !c.step.Repeatable():", "&& false:"}}},
+		{nextGo, "	case step.Once:\n", "	case false:\n"}, {nextGo, "&& !c.step.Repeatable():", "&& false:"}, {nextGo, "c.doubted && !b.cleared(step)", "false"}}},
 	{"keeps no key apart", []edit{
 		{planGo, "INSERT INTO effects (key, rule_version, rule,", "INSERT INTO effects (forced, key, rule_version, rule,"},
 		{planGo, "SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13,", "SELECT (random() * 1e9)::int, d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13,"}}},

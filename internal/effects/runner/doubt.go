@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
 // next decides about an effect that was taken. Of a step in doubt it is not asked while the call may be under way still, and it is not sent again under a key that the other side may have forgotten.
@@ -25,10 +27,18 @@ func (d *destination) next(t *taken) (*call, *ending) {
 		}
 		return c, nil
 	}
+	if !c.repeatable() && !c.named() {
+		return nil, t.doubt(c.step, c.undo, "nobody knows whether it was done, and what was sent names no key by which the other side could know it")
+	}
 	if c.keyed() && b.known+d.lease > d.reach.KeysKept { // it may be sent as late as the lease ends
 		return nil, t.doubt(c.step, c.undo, fmt.Sprintf("nobody knows whether it was done, and it was sent %s ago under a key that destination %s keeps for %s (keys_kept)", b.known.Round(time.Second), t.destination, d.reach.KeysKept))
 	}
 	return c, nil
+}
+
+// cleared says whether something but a person clears up a doubt, by the rule that the step was sent by as well as by its rule of now.
+func (b *begun) cleared(step *rules.Step) bool {
+	return b.doubt == effects.DoubtKey || b.doubt == effects.DoubtCheck && step.Check != nil
 }
 
 // keyed says whether nothing but its key keeps the step from being done again.
@@ -37,5 +47,15 @@ func (c *call) keyed() bool {
 	if c.undo {
 		of = c.step.Undo
 	}
-	return of.KeyHeader != "" || !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, of.Method)
+	return of.KeyHeader != "" || !c.repeatable()
+}
+
+// repeatable says whether what is sent does the same however often it is.
+func (c *call) repeatable() bool {
+	return slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, c.request.Method)
+}
+
+// named says whether what is sent has the step's key in it.
+func (c *call) named() bool {
+	return strings.Contains(fmt.Sprint(c.request.Path, c.request.Headers, c.request.Body), c.facts.StepKey)
 }

@@ -41,6 +41,9 @@ func next(t *taken, r *rules.Rule) (c *call, end *ending) {
 	c = &call{taken: t, rule: r, step: step, undo: undo, place: place, at: time.Now()}
 	b := t.row(step.Name, undo)
 	c.doubted = b != nil && b.state != effects.StepFailed
+	if c.doubted && !b.cleared(step) {
+		return nil, t.doubt(step, undo, "nobody knows whether it was done, and by the rule that it was sent by it must not be sent again, whatever the rule is now")
+	}
 	if c.goes(c.doubted) != t.destination { // the rule is another than the one by which it was planned, a process ended before it knew, or a person had it go on
 		return nil, c.handOver()
 	}
