@@ -43,7 +43,6 @@ var mutants = []mutant{
 		{applyGo, "	done.ended = time.Now()\n", "	if err == nil {\n		err = postgres.InTx(ctx, p.Pool, \"late\", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) { done.planned, err = late.plan(ctx, tx); return err })\n	}\n	done.ended = time.Now()\n"},
 		{applyGo, "	var batchID int64\n", "	var batchID int64\n	var late *transitions\n"}}},
 	{"believes whoever answers a check", []edit{{callGo, "	if !a.tells() {\n", "	if false {\n"}, {callGo, "	case done && !a.succeeds():", "	case false:"}}},
-	{"believes no check's yes, but whatever else it answers", []edit{{callGo, "	if !a.tells() {\n", "	if false {\n"}}},
 	{"sends a step again that is once and that the other side does not know of", []edit{{callGo, "	case !c.step.Check.Again:\n", "	case false:\n"}}},
 	{"asks while the step may be done still", []edit{{doubtGo, "; wait > 0 {", "; false {"}, {nextGo, "max(atLeast, c.step.Check.Settles)", "max(atLeast, 0)"}}},
 	{"takes what was under way at a crash for not done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'failed', ended_at"}}},
