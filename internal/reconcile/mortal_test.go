@@ -109,7 +109,7 @@ func statement(of []string, has string) string {
 var (
 	pendingSQL = statement(processor.Statements(), "o.status IS NULL OR o.status = 'failed'")
 	provenSQL  = statement(reconcile.Statements(), "'run ' || $6")
-	raiseSQL   = statement(reconcile.Statements(), "scope = excluded.scope AND excluded.since <= m.until")
+	raiseSQL   = statement(reconcile.Statements(), "AS w(what), sweeps s")
 	dropSQL    = statement(reconcile.Statements(), "DELETE FROM hints WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND taken_by = $5")
 )
 
