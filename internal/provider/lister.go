@@ -24,8 +24,7 @@ type Listed struct {
 	ObjectID string
 	// Body is the object in the shape that Fetch is answered with, so that Snapshot reads it; nil where the list does not tell as much.
 	Body []byte
-	// At is the object's own version as in Observation, with HasAt: an object that is kept is held against that alone, whatever its Body, and one that is not, or that is older, is
-	// taken from the Body or fetched. Without either each one is fetched.
+	// At is the object's own version as in Observation, with HasAt, by which it is compared where there is no Body. Without either each one is fetched.
 	At    int64
 	HasAt bool
 	// Known is what the list tells of it, where there is no Body and the API reads it by an address that its name does not tell: Locate takes it for the state of an

@@ -34,8 +34,6 @@ type item struct {
 	// at is the object's own version, where there is no look and hasAt.
 	at    int64
 	hasAt bool
-	// whole is the object as the list tells it beside its version, which alone it is held by; nil where it does not.
-	whole *provider.Look
 	// told is what the list tells of an object whose address follows from what is known of it, and where is where it was asked for.
 	told  []byte
 	where where
@@ -70,6 +68,11 @@ func (it *item) gone() bool {
 // alive: the API was asked for the object by its name, and told it.
 func (it *item) alive() bool {
 	return it.fetched && it.bad == "" && it.look != nil && !it.in.State.Deleted
+}
+
+// settles says whether what is told is of the row's own version, when that was over, and later than all that is known here: nothing is in doubt once it is applied.
+func (it *item) settles() bool {
+	return it.known != nil && it.in.Own && it.in.Version.At == it.known.version.At && it.in.Version.Compare(it.known.version) > 0 && it.known.hi < it.in.Lo
 }
 
 // known is what a row of the mirror says for the comparison.

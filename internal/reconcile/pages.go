@@ -126,11 +126,7 @@ func (s *sweep) fetchPage(ctx context.Context, at asking) *listPage {
 		if listed[i].Body != nil {
 			look := s.lookOf(it.id, a)
 			look.Body, look.Lag = listed[i].Body, max(s.list.Lag, s.source.Reader.Lag())
-			if it.hasAt {
-				it.whole = look
-			} else {
-				it.look = look
-			}
+			it.look = look
 		}
 		p.items = append(p.items, it)
 	}
@@ -168,7 +164,7 @@ func (s *sweep) understand(it *item) {
 	case it.in.Partial != "" && it.fetched:
 		it.bad = "the API does not tell it whole: " + s.source.API.Hide(it.in.Partial)
 	case it.in.Partial != "":
-		it.look = nil // it must be asked for by its name
+		it.look, it.hasAt = nil, false // it must be asked for by its name
 	}
 }
 

@@ -322,12 +322,6 @@ func (s *sweep) pass(ctx context.Context, items []*item, to *place) (runs.Status
 		return "", err
 	}
 	wrong := choose(items, func(it *item) bool { return it.kind.wrong() })
-	for _, it := range wrong {
-		if it.known == nil && it.whole != nil && !s.order.DryRun { // what is not here at all is taken as the list tells it
-			it.look = it.whole
-			s.understand(it)
-		}
-	}
 	s.crowded = len(wrong) > compareAtOnce/10
 	if err := s.visit(ctx, choose(wrong, s.needsVisit)); err != nil {
 		return "", err
@@ -353,7 +347,7 @@ func choose(items []*item, want func(*item) bool) (some []*item) {
 	return some
 }
 
-// needsVisit says whether an object is to be asked for by its name: all that differ but those that are not here and that the list tells whole. A dry run asks only where the list says nothing.
+// needsVisit says whether an object is to be asked for by its name: all that differ but those that the list tells whole, and that are not here, or that this settles. A dry run asks only where the list says nothing.
 func (s *sweep) needsVisit(it *item) bool {
 	switch {
 	case it.bad != "" || it.fetched:
@@ -361,7 +355,7 @@ func (s *sweep) needsVisit(it *item) bool {
 	case it.look == nil && !it.hasAt:
 		return true
 	}
-	return !s.order.DryRun && (it.look == nil || it.kind != missing)
+	return !s.order.DryRun && (it.look == nil || it.kind != missing && !it.settles())
 }
 
 // restart begins a list again whose cursor is no longer known, as why says.

@@ -61,7 +61,7 @@ func TestKindsOfDrift(t *testing.T) {
 	calls := b.api.made("/things/")
 	r := b.sweep(t, reconcile.Order{})
 	counted(t, r, kinds(5))
-	if made := b.api.made("/things/") - calls; made != 3 { // what is missing here the list has told whole
+	if made := b.api.made("/things/") - calls; made != 2 { // what is missing here, or different at one version, the list has told whole
 		t.Errorf("%d objects were asked for by their names", made)
 	}
 	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "", "", 100)
