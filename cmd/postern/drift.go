@@ -33,7 +33,7 @@ func newDriftCommand(c *cli) *cobra.Command {
 			{"UNTIL", func(p reconcile.Proven) string { return p.Until.String() }},
 			{"RUN", func(p reconcile.Proven) string { return strconv.FormatInt(p.Run, 10) }},
 			{"AT", func(p reconcile.Proven) string { return p.At.String() }},
-			{"NOTE", whyNotNewer},
+			{"NOTE", note},
 		},
 		none: "Nothing is proven complete. A reconciliation does: postern reconcile SOURCE.",
 	}.command(c)
@@ -52,15 +52,17 @@ func newDriftCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-// whyNotNewer says that something is proven no further, since the account is disconnected or the list of the type is refused.
-func whyNotNewer(p reconcile.Proven) string {
+// note says that something is proven no further, since the account is disconnected or the list of the type is refused, or that only its versions are.
+func note(p reconcile.Proven) string {
 	switch {
 	case p.Disconnected != "":
 		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.Disconnected)
-	case p.UnlistedBy == 0:
-		return ""
+	case p.UnlistedBy != 0:
+		return fmt.Sprintf("unlisted in run %d: %s", p.UnlistedBy, p.Unlisted)
+	case strings.HasPrefix(p.What, "versions "):
+		return "by versions alone: what changes and moves none may be missing"
 	}
-	return fmt.Sprintf("unlisted in run %d: %s", p.UnlistedBy, p.Unlisted)
+	return ""
 }
 
 func showRun(cmd *cobra.Command, c *cli, run int64) error {
@@ -202,6 +204,9 @@ func besides(report *reconcile.Report) (all []string) {
 			ask += " --account " + report.Account
 		}
 		all = append(all, strings.Join(rare, ", ")+": rare, and not read: the mirror has none, and the list costs much. Nothing is proven of them. To read one: "+ask)
+	}
+	if types := report.VersionsAlone; len(types) > 0 {
+		all = append(all, strings.Join(types, ", ")+": by versions alone. What changes and moves no version is not told by such a list, and not proven.")
 	}
 	if n := report.SkewSeconds; n > 0 {
 		all = append(all, skewed(n))

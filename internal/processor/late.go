@@ -69,7 +69,7 @@ func (it *item) ownEnd() int64 {
 // provenTypesSQL is until when types of objects are proven, or will be once a sweep is done that has begun.
 const provenTypesSQL = `
 SELECT d.n, p.until FROM unnest($1::int[], $2::text[], $3::text[]) WITH ORDINALITY AS d(source, account, object_type, n) CROSS JOIN LATERAL (SELECT greatest(
-  (SELECT max(m.until) FROM watermarks m WHERE m.source = d.source AND m.account = d.account AND m.what IN ('type ' || d.object_type, 'changes ' || d.object_type)),
+  (SELECT max(m.until) FROM watermarks m WHERE m.source = d.source AND m.account = d.account AND m.what IN ('type ' || d.object_type, 'versions ' || d.object_type, 'changes ' || d.object_type)),
   (SELECT max(s.began) FROM runs r JOIN sweeps s ON s.run = r.run AND s.object_type = d.object_type
    WHERE r.job = 'reconcile' AND r.ended_at IS NULL AND s.source = d.source AND s.account = d.account AND s.phase <> 'done')) AS until) p
 WHERE p.until IS NOT NULL`

@@ -15,6 +15,10 @@ type List struct {
 	Sparse bool
 	// Rare: most of what is read for the list, such as all customers, has none of its objects. A sweep over all types reads it only where the mirror has one.
 	Rare bool
+	// Counted: versions are numbers that grow with each change, so that no two states have one. Of a list that tells versions alone it spares the look that shows a version's last state.
+	Counted bool
+	// Blind: the list of all tells versions alone, which are not known to move with every change. What changes under a version stays unseen by it.
+	Blind bool
 	// Several: the objects come from several lists, so that who may not read one of them must be told which.
 	Several bool
 }

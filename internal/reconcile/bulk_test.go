@@ -40,7 +40,9 @@ type made struct {
 // newBulkShop has a shop of which the mirror has been told two of three webhooks, and some of it is gone quietly.
 func newBulkShop(t *testing.T, o shopifyfake.Options, objects ...made) *bulkShop {
 	t.Helper()
-	o.Running, o.Start = true, time.Now()
+	if o.Start.IsZero() { // else time stands still there
+		o.Running, o.Start = true, time.Now()
+	}
 	b := &bulkShop{Log: applied.New(t), fake: shopifyfake.New(t, o), config: &provider.Source{Name: applied.Name, Account: shopifyfake.Shop}}
 	b.api = &provider.API{BaseURL: b.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)}, Rate: 1000, Concurrency: 4, Timeout: 30 * time.Second, MaxBytes: 8 << 20}
 	b.api.Bulk = shopify.Shopify{}.FileTypes(b.api)

@@ -11,14 +11,14 @@ import (
 )
 
 // compareSQL holds objects against their rows and tells those that are not plainly equal, in the order of $4; without a row all but n is null. $5 are hashes of states and
-// $6 own versions: an object comes with both, one of them, or none.
+// $6 own versions: an object comes with both, one of them, or none. $7: no two states have one version, so that none need be closed by a look.
 const compareSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.state_hash
 FROM unnest($4::text[], $5::bytea[], $6::bigint[]) WITH ORDINALITY AS d(id, hash, at, n)
 LEFT JOIN LATERAL (SELECT o.version_final, o.version_at, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.state_hash FROM objects o
   WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = d.id LIMIT 1) o ON true
 WHERE (NOT o.ambiguous AND o.version_at > -9223372036854775808 AND (o.state_hash = d.hash AND (d.at IS NULL OR o.version_at >= d.at)
-  OR d.hash IS NULL AND d.at = o.version_at AND NOT o.deleted)) IS NOT TRUE`
+  OR d.hash IS NULL AND d.at = o.version_at AND NOT o.deleted AND (o.version_seen > 0 OR $7))) IS NOT TRUE`
 
 var compareStatement = postgres.Statement{Name: "postern_compare", SQL: compareSQL}
 
@@ -32,8 +32,9 @@ func (s *sweep) compare(ctx context.Context, items []*item) error {
 		return fmt.Errorf("compare %d objects: %w", len(items), err)
 	}
 	defer conn.Release()
+	exact := s.list.Counted || s.order.DryRun // which asks for nothing
 	for _, it := range items {
-		it.kind, it.known, it.began = equal, nil, s.began.UnixMicro()
+		it.kind, it.known, it.began, it.exact = equal, nil, s.began.UnixMicro(), exact
 	}
 	p := postgres.NewParams(conn.Conn(), compareStatement)
 	defer p.Release()
@@ -58,6 +59,7 @@ func (s *sweep) compare(ctx context.Context, items []*item) error {
 			p.Null()
 		}
 	})
+	p.Bool(exact)
 	if _, err := p.Run(ctx, func(row postgres.Row) error {
 		it := items[row.Int64(0)-1]
 		it.known = knownOf(row)

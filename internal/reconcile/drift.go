@@ -21,6 +21,8 @@ type Report struct {
 	Types []TypeReport `json:"types"`
 	// SkewSeconds is by how much the API's clock and the database's have differed; 0 where it is no more than is tolerated, or where the run has not ended.
 	SkewSeconds int64 `json:"skew_seconds"`
+	// VersionsAlone are those of the types of which only versions are proven, since their lists tell no more and not every change is known to move one.
+	VersionsAlone []string `json:"versions_alone"`
 }
 
 // TypeReport is what a run has met of the objects of a type.
@@ -44,7 +46,9 @@ type TypeReport struct {
 }
 
 const (
-	reportSQL = `SELECT s.name, w.account, coalesce((SELECT r.counts ->> 'skew_seconds' FROM runs r WHERE r.run = w.run)::bigint, 0) FROM sweeps w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
+	reportSQL = `SELECT s.name, w.account, coalesce((SELECT r.counts ->> 'skew_seconds' FROM runs r WHERE r.run = w.run)::bigint, 0),
+  ARRAY(SELECT t.object_type FROM sweeps t JOIN watermarks m ON m.source = t.source AND m.account = t.account AND m.what = 'versions ' || t.object_type WHERE t.run = w.run ORDER BY t.object_type)
+FROM sweeps w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
 
 	typesSQL = `SELECT s.object_type, ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 ORDER BY s.object_type`
 )
@@ -52,7 +56,7 @@ const (
 // Drift returns what a run over objects has met so far. Errors: events.ErrNotFound.
 func Drift(ctx context.Context, pool *pgxpool.Pool, run int64) (*Report, error) {
 	r := &Report{Run: run, Types: []TypeReport{}}
-	err := pool.QueryRow(ctx, reportSQL, run).Scan(&r.Source, &r.Account, &r.SkewSeconds)
+	err := pool.QueryRow(ctx, reportSQL, run).Scan(&r.Source, &r.Account, &r.SkewSeconds, &r.VersionsAlone)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("drift of run %d: %w: no run over objects that has begun has this number", run, events.ErrNotFound)
 	}

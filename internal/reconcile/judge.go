@@ -19,6 +19,8 @@ const (
 	// ahead: here is what the list could not know: it is late, or the object changed after it was read. There is nothing to mend. A row that was seen last before that is no such row,
 	// however great its version.
 	ahead kind = "ahead"
+	// open: the same version, of which the list does not tell the state, and of which no look has shown the last one here: what changed later, within what the version's clock can tell apart, may be unheard of.
+	open kind = "open"
 	// different: another state here at the same version, or one that is in doubt.
 	different kind = "different"
 	// ghost: alive here, not listed, and missing there when asked for by its name.
@@ -54,6 +56,8 @@ type item struct {
 	kind kind
 	// known is the row that it was held against, nil where there was none.
 	known *known
+	// exact: no two states have one version.
+	exact bool
 	// counted: this run had not met it before, or it was counted when it was first met.
 	counted bool
 	// event is the look in the log, 0 where there is none.
@@ -74,6 +78,9 @@ func (it *item) alive() bool {
 func (it *item) settles() bool {
 	return it.known != nil && it.in.Own && it.in.Version.At == it.known.version.At && it.in.Version.Compare(it.known.version) > 0 && it.known.hi < it.in.Lo
 }
+
+// closes says whether the look at an object that is as it is here shows that its version's last state is.
+func (it *item) closes() bool { return it.kind == equal && it.in.Version.Seen > 0 }
 
 // known is what a row of the mirror says for the comparison.
 type known struct {
@@ -116,7 +123,7 @@ func judge(row *known, it *item) kind {
 	return ahead
 }
 
-// judgeNumber compares own versions alone.
+// judgeNumber compares own versions alone. An event tells a state of its version, and what a look has closed (seen) is the last one.
 func judgeNumber(row *known, it *item) kind {
 	switch {
 	case row.deleted:
@@ -129,6 +136,8 @@ func judgeNumber(row *known, it *item) kind {
 		return different
 	case row.version.At > it.at:
 		return ahead
+	case row.version.Seen == 0 && !it.exact:
+		return open
 	}
 	return equal
 }

@@ -71,17 +71,9 @@ func (l *lifetime) mirrored(k versioning.Key) (o kept, ok bool) {
 	return o, true
 }
 
-// same says whether the mirror has an object as it is. Where lists tell versions only, it may have another state of the same version.
-func (l *lifetime) same(o kept, b being, versionsOnly bool) bool {
-	here, there := l.plain(o.state, o.deleted), l.plain(b.Body, false)
-	if cmp.Equal(here, there) {
-		return true
-	}
-	twins := versionsOnly && b.twin && here != nil && there != nil && here["updated_at"] == there["updated_at"]
-	if twins {
-		l.counts["twins"]++
-	}
-	return twins
+// same says whether the mirror has an object as it is.
+func (l *lifetime) same(o kept, b being) bool {
+	return cmp.Equal(l.plain(o.state, o.deleted), l.plain(b.Body, false))
 }
 
 // compare notes where the mirror is not what the ward has.
@@ -93,7 +85,7 @@ func (l *lifetime) compare(when string) {
 		case !ok && b.Body == nil: // gone before anybody heard of it
 		case !ok:
 			l.wrong("%s: %s %s is not in the mirror, and is\n%s", when, b.Type, b.ID, b.Body)
-		case o.ambiguous || o.doubt || !l.same(o, b, l.versionsOnly(b.Type)):
+		case o.ambiguous || o.doubt || !l.same(o, b):
 			l.wrong("%s: %s %s is (deleted %t, ambiguous %t, owes a look %t)\n%s\nand must be, since %s,\n%s\n%s", when, b.Type, b.ID, o.deleted, o.ambiguous, o.doubt, o.state, b.Changed, b.Body, l.history(b))
 		}
 	}
@@ -146,11 +138,11 @@ func (l *lifetime) swept(run int64, o *reconcile.Order) {
 			continue
 		}
 		l.counts["swept"]++
-		for _, what := range []string{"type ", "changes "} {
+		for _, what := range []string{"type ", "versions ", "changes "} { // each change of a ward moves a version
 			_, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.reads.Number, o.Account, what+objectType)
 			l.must(err)
 			for _, b := range l.beings() {
-				if b.Type == objectType && b.Changed.Before(until) && (b.Body != nil || what == "type ") {
+				if b.Type == objectType && b.Changed.Before(until) && (b.Body != nil || what != "changes ") {
 					l.holds(run, what, until, b)
 				}
 			}
@@ -164,7 +156,7 @@ func (l *lifetime) holds(run int64, what string, until time.Time, b being) {
 	if l.hid[b.Type+b.ID] || !ok && b.Body == nil || o.doubt || o.hinted {
 		return
 	}
-	if !ok || !l.same(o, b, l.versionsOnly(b.Type)) {
+	if !ok || !l.same(o, b) {
 		l.wrong("run %d: %s%s is proven until %s, and %s is (there %t, deleted %t)\n%s\nand must be, since %s,\n%s\n%s", run, what, b.Type, until, b.ID, ok, o.deleted, o.state, b.Changed, b.Body, l.history(b))
 	}
 }
@@ -231,6 +223,7 @@ func (l *lifetime) ends() {
 	for i, orders := range steps {
 		if i > 0 || l.hides == 0 {
 			l.showAll()
+			l.wait(2 * time.Minute) // as above: that it is back a list may not know before
 		}
 		if !l.settles(orders) {
 			l.wrong("the last reconciliation comes to no end: %v", l.left())

@@ -101,7 +101,8 @@ func interval(source int32) (first, last int32) {
 type Proven struct {
 	Source  string `json:"source"`
 	Account string `json:"account"`
-	// What is what is proven: Events; "type T", all objects of a type, those that are gone too; or "changes T", what changed of them and is not gone.
+	// What is what is proven: Events; "type T", all objects of a type, those that are gone too; "versions T", the same where
+	// the list tells versions alone, under which objects may change; or "changes T", what the API lists as changed of them and is not gone.
 	What string `json:"what"`
 	// Since and Until are times on the provider's clock.
 	Since events.Instant `json:"since"`
@@ -122,7 +123,7 @@ type Proven struct {
 const watermarksSQL = `
 SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at, coalesce(u.run, 0), coalesce(u.why, ''), g.since, coalesce(g.why, '')
 FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT JOIN disconnected g ON g.source = m.source AND g.account = m.account LEFT JOIN LATERAL (
-  SELECT u.run, u.why, u.object_type FROM sweeps u WHERE u.phase = 'unlisted' AND u.source = m.source AND u.account = m.account AND u.object_type = substring(m.what FROM '^(?:type|changes) (.*)$') ORDER BY u.run DESC LIMIT 1
+  SELECT u.run, u.why, u.object_type FROM sweeps u WHERE u.phase = 'unlisted' AND u.source = m.source AND u.account = m.account AND u.object_type = substring(m.what FROM '^(?:type|versions|changes) (.*)$') ORDER BY u.run DESC LIMIT 1
 ) u ON NOT EXISTS (SELECT FROM sweeps d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account AND d.object_type = u.object_type AND d.run > u.run)
 WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
 ORDER BY m.source, m.account, m.what LIMIT $6`

@@ -17,6 +17,9 @@ var epoch = time.Unix(0, 0).UTC()
 // typeMark is the name of a type's watermark: all objects were listed then, so that what was deleted has been seen too.
 func typeMark(objectType string) string { return "type " + objectType }
 
+// versionsMark is its name where the list tells versions alone, which are not known to move with every change: what changed under one may be missing.
+func versionsMark(objectType string) string { return "versions " + objectType }
+
 // changesMark is the name of the watermark of what changed in a type, deletions left out.
 func changesMark(objectType string) string { return "changes " + objectType }
 
@@ -76,6 +79,9 @@ func (s *sweep) unsure() time.Duration {
 // raise raises the watermarks of the type, unless something is left, or a part of the list was passed over: that of all by a whole list, and that of the changes, where the API tells them, by either.
 func (s *sweep) raise(ctx context.Context, tx pgx.Tx) error {
 	since, until, what := epoch, s.began.Add(-s.unsure()), []string{typeMark(s.objectType)}
+	if s.list.Blind {
+		what[0] = versionsMark(s.objectType)
+	}
 	if s.list.ByChange {
 		what = append(what, changesMark(s.objectType))
 	}

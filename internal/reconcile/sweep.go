@@ -321,9 +321,10 @@ func (s *sweep) pass(ctx context.Context, items []*item, to *place) (runs.Status
 	if err := s.compare(ctx, items); err != nil {
 		return "", err
 	}
-	wrong := choose(items, func(it *item) bool { return it.kind.wrong() })
-	s.crowded = len(wrong) > compareAtOnce/10
-	if err := s.visit(ctx, choose(wrong, s.needsVisit)); err != nil {
+	unsure := choose(items, func(it *item) bool { return it.kind == open })
+	asked := choose(items, func(it *item) bool { return it.kind == open || it.kind.wrong() })
+	s.crowded = len(asked) > compareAtOnce/10
+	if err := s.visit(ctx, choose(asked, s.needsVisit)); err != nil {
 		return "", err
 	}
 	s.witness(items)
@@ -331,7 +332,7 @@ func (s *sweep) pass(ctx context.Context, items []*item, to *place) (runs.Status
 		return "", err
 	}
 	if !s.order.DryRun {
-		if status, err := s.mend(ctx, choose(wrong, func(it *item) bool { return it.kind.wrong() })); err != nil || status != runs.Running {
+		if status, err := s.mend(ctx, append(choose(items, func(it *item) bool { return it.kind.wrong() }), choose(unsure, (*item).closes)...)); err != nil || status != runs.Running {
 			return status, err
 		}
 	}
@@ -347,7 +348,7 @@ func choose(items []*item, want func(*item) bool) (some []*item) {
 	return some
 }
 
-// needsVisit says whether an object is to be asked for by its name: all that differ but those that the list tells whole, and that are not here, or that this settles. A dry run asks only where the list says nothing.
+// needsVisit says whether an object is to be asked for by its name: all that differ, or that are open, but those that the list tells whole, and that are not here, or that this settles. A dry run asks only where the list says nothing.
 func (s *sweep) needsVisit(it *item) bool {
 	switch {
 	case it.bad != "" || it.fetched:

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,14 +30,29 @@ func (b *bulkShop) sweepOf(t *testing.T, o reconcile.Order) *runs.Run {
 	return r
 }
 
-// twinsOf are the types of a shop, and how the lists of all of their objects are read.
+// twinsOf are some types of a shop, and how the lists of all of their objects are read.
 var twinsOf = map[string]struct {
-	objectType string
-	file       bool
-	// fields: the list tells whole objects, so that no other call is needed.
-	fields bool
+	objectType, field string
+	// file: the list is one. whole: it tells whole objects, so that no other call is needed.
+	file, whole bool
+	// mark is what is proven by it.
+	mark string
 }{
-	"by REST": {"product", false, true},
+	"REST":                                {"product", "state.title", false, true, "type product"},
+	"GraphQL":                             {"draft_order", "state.note", false, false, "type draft_order"},
+	"GraphQL, versions may not move":      {"collection", "state.title", false, false, "versions collection"},
+	"a file":                              {"customer", "state.note", true, false, "type customer"},
+	"a file, versions that need not move": {"product", "state.title", true, false, "versions product"},
+}
+
+// twins makes a shop in which time stands still.
+func twins(t *testing.T, file bool) *bulkShop {
+	t.Helper()
+	b := newBulkShop(t, shopifyfake.Options{Seed: 62, Start: time.Now()})
+	if !file {
+		b.api.Bulk = nil
+	}
+	return b
 }
 
 // Of two changes in one second the later one's webhook is lost, so that the versions are equal and the states are not: a sweep finds that out, says which fields differ, and mends them. What was
@@ -46,10 +62,7 @@ func TestTwinsOfOneSecond(t *testing.T) {
 	for name, c := range twinsOf {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBulkShop(t, shopifyfake.Options{Seed: 62})
-			if !c.file {
-				b.api.Bulk = nil
-			}
+			b := twins(t, c.file)
 			for range 3 {
 				id := b.fake.Create(c.objectType)
 				b.deliver(t, func(int) bool { return false })
@@ -61,14 +74,23 @@ func TestTwinsOfOneSecond(t *testing.T) {
 			b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t).Carry})
 			full := reconcile.Order{Type: c.objectType, Full: true}
 
-			counted(t, b.sweepOf(t, reconcile.Order{Type: c.objectType, Full: true, DryRun: true}), dry(c.fields))
+			dry := map[string]int64{reconcile.Seen: 4, reconcile.Equal: 4} // it asks for no object
+			if c.whole {
+				dry[reconcile.Equal], dry[reconcile.Different] = 1, 3
+			}
+			counted(t, b.sweepOf(t, reconcile.Order{Type: c.objectType, Full: true, DryRun: true}), dry)
+			b.proves(t, c.objectType)
 			r := b.sweepOf(t, full)
 			counted(t, r, map[string]int64{reconcile.Seen: 4, reconcile.Equal: 1, reconcile.Different: 3, reconcile.Mended: 3})
 			page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "different", "mended", "", 10)
-			if err != nil || len(page.Items) != 3 || len(page.Items[0].Fields) != 1 || page.Items[0].Fields[0].Path != "state.title" {
+			if err != nil || len(page.Items) != 3 || len(page.Items[0].Fields) != 1 || page.Items[0].Fields[0].Path != c.field {
 				t.Errorf("the differences are %+v, %v", page.Items, err)
 			}
 			b.isTheShops(t)
+			b.proves(t, c.objectType, c.mark)
+			if c.whole {
+				b.lists(t)
+			}
 			b.fake.Forget()
 			counted(t, b.sweepOf(t, full), map[string]int64{reconcile.Seen: 4, reconcile.Equal: 4})
 			b.lists(t)
@@ -76,12 +98,60 @@ func TestTwinsOfOneSecond(t *testing.T) {
 	}
 }
 
-// dry is what a dry run counts, which asks for no object.
-func dry(fields bool) map[string]int64 {
-	if !fields {
-		return map[string]int64{reconcile.Seen: 4, reconcile.Equal: 4}
+// What changes and moves no version is found where the list tells whole objects; where it does not, only the versions are proven.
+func TestChangesUnderAVersion(t *testing.T) {
+	t.Parallel()
+	for name, c := range twinsOf {
+		if !c.whole && strings.HasPrefix(c.mark, "type ") { // its versions are known to move
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := twins(t, c.file)
+			id := b.fake.Create(c.objectType)
+			b.deliver(t, func(int) bool { return false })
+			b.fake.Advance(2 * time.Minute)
+			b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t).Carry})
+			full := reconcile.Order{Type: c.objectType, Full: true}
+			counted(t, b.sweepOf(t, full), map[string]int64{reconcile.Seen: 1, reconcile.Equal: 1})
+			b.fake.Slip(c.objectType, id)
+			b.fake.Advance(2 * time.Minute)
+			want := map[string]int64{reconcile.Seen: 1, reconcile.Equal: 1}
+			if c.whole {
+				want = map[string]int64{reconcile.Seen: 1, reconcile.Different: 1, reconcile.Mended: 1}
+			}
+			counted(t, b.sweepOf(t, full), want)
+			if c.whole {
+				b.isTheShops(t)
+			}
+			b.proves(t, c.objectType, c.mark)
+		})
 	}
-	return map[string]int64{reconcile.Seen: 4, reconcile.Equal: 1, reconcile.Different: 3}
+}
+
+// proves checks what is proven of a type, beside what changed.
+func (b *bulkShop) proves(t *testing.T, objectType string, want ...string) {
+	t.Helper()
+	got := b.DB.Rows(t, `SELECT what FROM watermarks WHERE what IN ('type ' || $1, 'versions ' || $1)`, objectType)
+	if !slices.Equal(got, want) {
+		t.Errorf("proven is %q, want %q", got, want)
+	}
+	if len(want) == 0 {
+		return
+	}
+	page, err := reconcile.Watermarks(t.Context(), b.Operator, b.Source, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range page.Items {
+		if p.What != want[0] {
+			continue
+		}
+		report, err := reconcile.Drift(t.Context(), b.Operator, p.Run)
+		if err != nil || slices.Contains(report.VersionsAlone, objectType) != strings.HasPrefix(want[0], "versions ") {
+			t.Errorf("the report tells of %q alone by versions (%v), proven is %q", report.VersionsAlone, err, want)
+		}
+	}
 }
 
 // lists checks that nothing but lists was asked for of late.

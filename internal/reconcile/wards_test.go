@@ -37,8 +37,6 @@ type ward interface {
 	revoke(revoked bool)
 	// asks says what a call is for.
 	asks(c provider.Call) ask
-	// versionsOnly says whether objects of a type that are listed are held by their versions, and not by their states: two states of one version are not told apart.
-	versionsOnly(objectType string) bool
 	// told are the events that a run over them must find, by their keys, with their times; none where the provider lists none.
 	told() map[string]time.Time
 	// apart are the fields that either the API or the webhooks tell alone, and those that change unseen.
@@ -52,8 +50,6 @@ type being struct {
 	Body []byte
 	// Changed is when it changed last.
 	Changed time.Time
-	// twin: it was something else too under the version that it has.
-	twin bool
 	// lasts: it is there, and always was since it was made.
 	lasts bool
 	// read is the call that reads it, as ask.object has it.
@@ -93,7 +89,7 @@ func (w *forgeWard) source(t *testing.T) *reconcile.Source {
 
 func (w *forgeWard) beings() (all []being) {
 	for _, o := range w.Truth() {
-		all = append(all, being{o.Type, o.ID, o.Body, o.Changed, o.Twin, o.Body != nil, o.Path})
+		all = append(all, being{o.Type, o.ID, o.Body, o.Changed, o.Body != nil, o.Path})
 	}
 	return all
 }
@@ -115,8 +111,6 @@ func (w *forgeWard) asks(c provider.Call) ask {
 	}
 	return ask{list: !strings.Contains(c.Path, "/deliveries") && c.Path != "/" && c.Query.Get("per_page") != "1"}
 }
-
-func (w *forgeWard) versionsOnly(objectType string) bool { return objectType == "pull_request" }
 
 func (w *forgeWard) told() map[string]time.Time {
 	all := map[string]time.Time{}
@@ -159,7 +153,7 @@ func (w *shopWard) source(t *testing.T) *reconcile.Source {
 func (w *shopWard) beings() (all []being) {
 	for _, o := range w.Truth() {
 		read := o.Type + " " + o.ID
-		all = append(all, being{o.Type, o.ID, o.Body, o.Changed, o.Twin, o.Body != nil && o.Type != "inventory_level", read})
+		all = append(all, being{o.Type, o.ID, o.Body, o.Changed, o.Body != nil && o.Type != "inventory_level", read})
 	}
 	return all
 }
@@ -189,8 +183,6 @@ func (w *shopWard) asks(c provider.Call) ask {
 	}
 	return ask{list: c.Query.Has("since_id") || bytes.Contains(c.Body, []byte("page: "))}
 }
-
-func (w *shopWard) versionsOnly(string) bool { return true }
 
 func (w *shopWard) told() map[string]time.Time { return nil }
 
@@ -249,8 +241,6 @@ func (w *thingsWard) asks(c provider.Call) ask {
 	}
 	return ask{list: strings.HasPrefix(c.Path, "/lists/")}
 }
-
-func (w *thingsWard) versionsOnly(string) bool { return false }
 
 func (w *thingsWard) told() map[string]time.Time { return nil }
 

@@ -58,7 +58,7 @@ func (GitHub) Lists(_ *provider.Source, api *provider.API, account string) map[s
 		return out
 	}
 	for objectType, l := range lists {
-		out[objectType] = provider.List{ByChange: l.byChange, Lag: listLag, Sparse: l.skip != ""}
+		out[objectType] = provider.List{ByChange: l.byChange, Lag: listLag, Sparse: l.skip != "", Blind: !l.whole && rowOf(objectType).still}
 	}
 	return out
 }

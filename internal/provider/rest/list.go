@@ -57,7 +57,8 @@ func (r *Reader) Lists(src *provider.Source, _ *provider.API, account string) ma
 			continue
 		}
 		if _, ok := t.List.Request.call(values{"account": account}, account); ok {
-			out[name] = provider.List{ByChange: t.List.Request.Names("since"), Lag: t.List.Lag, Sparse: t.List.Sparse}
+			out[name] = provider.List{ByChange: t.List.Request.Names("since"), Lag: t.List.Lag, Sparse: t.List.Sparse,
+				Counted: t.counted() && !t.Version.Still, Blind: t.List.Partial && t.Version != nil && t.Version.Still}
 		}
 	}
 	return out

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +55,8 @@ func (Shopify) Lists(src *provider.Source, api *provider.API, account string) ma
 	}
 	out := map[string]provider.List{levels: {ByChange: true, Lag: listLag, Sparse: true}, fulfillments: {ByChange: true, Lag: listLag, Sparse: true}}
 	for name, c := range connectionsOf(api) {
-		out[name] = provider.List{ByChange: c.changed, Lag: listLag}
+		k := kindOf(name)
+		out[name] = provider.List{ByChange: c.changed, Lag: listLag, Blind: (k == nil || k.still) && (!byREST(name) || slices.Contains(api.Bulk, name))}
 	}
 	return out
 }
@@ -87,13 +89,13 @@ const levelsQuery = `query($location: String, $first: Int!, $after: String, $que
   }
 }`
 
-// ListObjects asks GraphQL for ids and versions of what changed, and REST for whole objects where all are asked for and it has such a list; or it has a bulk operation write ids and versions of all.
+// ListObjects asks REST for whole objects where it has such a list, and GraphQL for ids and versions of the others; or it has a bulk operation write ids and versions of all.
 func (Shopify) ListObjects(_ *provider.Source, api *provider.API, account, objectType string, since, until time.Time, cursor string) provider.Call {
 	changed := !since.IsZero() || !until.IsZero()
 	if call, ok := bulkCall(api, account, objectType, changed, cursor); ok {
 		return call
 	}
-	if byREST(objectType, changed) {
+	if byREST(objectType) {
 		return resources[objectType].list(api, account, since, until, cursor)
 	}
 	variables := map[string]any{"first": listPage}

@@ -32,10 +32,10 @@ var resources = map[string]resource{
 	fulfillments: {plural: "orders", query: url.Values{"status": {"any"}, "fields": {"id,fulfillments"}}, limit: 250, inside: fulfillments + "s"},
 }
 
-// byREST tells which API lists a type: GraphQL what changed, cheaply; REST whole objects where all are asked for, which a sweep compares and takes as they are. Fulfillments GraphQL does not list.
-func byREST(objectType string, changed bool) bool {
+// byREST tells which API lists a type: REST tells whole objects, which a sweep compares and takes as they are, and GraphQL versions alone.
+func byREST(objectType string) bool {
 	_, ok := resources[objectType]
-	return ok && (!changed || objectType == fulfillments)
+	return ok
 }
 
 // list asks for the page behind an id.

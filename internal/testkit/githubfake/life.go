@@ -256,8 +256,6 @@ type Truth struct {
 	// Changed is when it changed last, and Path where the API reads it.
 	Changed time.Time
 	Path    string
-	// Twin: it was something else within the second of its last change, which its version does not tell.
-	Twin bool
 }
 
 // Truth is all objects that there ever were, as they are now.
@@ -268,7 +266,6 @@ func (f *Fake) Truth() (all []Truth) {
 		t := Truth{Type: o.kind, ID: fmt.Sprint(o.id), Repository: o.repo.fullName(), Changed: time.UnixMicro(o.states[len(o.states)-1].at).UTC(), Path: "/repos/" + o.repo.fullName() + o.below}
 		if !o.gone() {
 			t.Body = encode(o.last())
-			t.Twin = len(o.states) > 1 && o.states[len(o.states)-2].at/second == o.states[len(o.states)-1].at/second
 		}
 		all = append(all, t)
 	}

@@ -14,8 +14,6 @@ type Object struct {
 	Body []byte
 	// Changed is when it changed last.
 	Changed time.Time
-	// Twin: it was something else within the second of its last change, which its version does not tell.
-	Twin bool
 }
 
 // Hide lets an object look as if it were gone, to whoever asks for it and in lists, until it is shown again.
@@ -65,6 +63,15 @@ func (f *Fake) Change(name, id string, quiet bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.change(f.objects[name+" "+id], quiet)
+}
+
+// Slip changes an object whose version does not move, and no webhook tells of it.
+func (f *Fake) Slip(name, id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o := f.objects[name+" "+id]
+	o.changes++
+	o.history = append(o.history, revision{at: f.now(), updated: o.latest().updated, body: o.render(o.latest().updated * second)})
 }
 
 // Delete deletes an object; quiet: no webhook tells of it.
@@ -159,8 +166,7 @@ func (f *Fake) Truth() []Object {
 	defer f.mu.Unlock()
 	var out []Object
 	for _, o := range f.objects {
-		twin := len(o.history) > 1 && o.history[len(o.history)-2].updated == o.latest().updated
-		out = append(out, Object{Type: o.kind.name, ID: o.id, Body: o.latest().body, Changed: time.UnixMicro(o.latest().at).UTC(), Twin: twin})
+		out = append(out, Object{Type: o.kind.name, ID: o.id, Body: o.latest().body, Changed: time.UnixMicro(o.latest().at).UTC()})
 	}
 	slices.SortFunc(out, func(a, b Object) int { return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.ID, b.ID)) })
 	return out
