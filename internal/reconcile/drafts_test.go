@@ -27,7 +27,7 @@ func TestDraftsAreNotTakenForDeleted(t *testing.T) {
 	f.fake.Advance(time.Minute)
 	f.carry(t, f.reads.Caller)
 	for _, id := range []string{draft, again} {
-		f.says(t, reconcile.Order{What: reconcile.Object, Type: "release", ID: id}, "nothing shows which, so it is not believed")
+		f.doubts(t, "release", id, "nothing shows which, so it is not believed")
 	}
 	r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: "release", Full: true})
 	if r.Status != runs.Done || r.Counts[reconcile.Left] != 2 || r.Counts[reconcile.Ghosts] != 1 {

@@ -91,24 +91,28 @@ func (s *sweep) confirm(ctx context.Context, ids []string, to *place) (runs.Stat
 // is not believed to be missing this is told, and the run goes on.
 func (s *sweep) believeAll(ctx context.Context, gone []*item) error {
 	of, each := s.source.Reader.(provider.ObjectControl)
-	proven := map[string]bool{}
+	told := map[string]string{} // why it is not believed, "" where it is, by what proves it
 	for _, it := range gone {
+		if !it.look.Missing {
+			continue
+		}
 		control := it.where.proof
 		if each {
 			control = of.ControlObject(s.source.Config, s.source.API, s.order.Account, s.objectType, it.id)
 		}
-		if name := control.Path + "?" + control.Query.Encode() + "\n" + string(control.Body); it.look.Missing && !proven[name] {
+		name := fmt.Sprint(it.where.located) + control.Path + "?" + control.Query.Encode() + "\n" + string(control.Body)
+		bad, asked := told[name]
+		if !asked {
 			err := s.believe(ctx, s.key(it.id), it.where)
 			var unseen *unseenError
 			if errors.As(err, &unseen) {
-				it.bad = unseen.text
-				continue
-			}
-			if err != nil {
+				bad = unseen.text
+			} else if err != nil {
 				return err
 			}
-			proven[name] = true
+			told[name] = bad
 		}
+		it.bad = bad
 	}
 	return nil
 }

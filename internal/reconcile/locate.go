@@ -123,7 +123,7 @@ func (e *unseenError) Error() string { return e.text }
 // seen proves that the credentials would see an object at its place. The error is an *unseenError where they may not.
 func (f *fetcher) seen(ctx context.Context, k versioning.Key, proof provider.Call) error {
 	if proof.Path == "" {
-		return &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name, k.Type, k.ID)}
+		return &unseenError{fmt.Sprintf("the API of source %s says that an object is missing, which may as well be kept from the key: nothing shows which, so it is not believed", f.source.Name)}
 	}
 	a, err := f.call(ctx, proof)
 	var refused *refusedError
@@ -131,10 +131,10 @@ func (f *fetcher) seen(ctx context.Context, k versioning.Key, proof provider.Cal
 		if _, err := f.control(ctx, k.Account); err != nil {
 			return err
 		}
-		return &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, and refuses the list that it would be in, so it is not believed: %s", f.source.Name, k.Type, k.ID, refused.text)}
+		return &unseenError{fmt.Sprintf("the API of source %s says that an object is missing, and refuses the list that it would be in, so it is not believed: %s", f.source.Name, refused.text)}
 	}
 	if err == nil && a.Verdict.Kind != provider.Found {
-		err = &unseenError{fmt.Sprintf("the API of source %s says that %s %s is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name, k.Type, k.ID)}
+		err = &unseenError{fmt.Sprintf("the API of source %s says that an object is missing, and that the list it would be in is too: it is not believed; may the key read it?", f.source.Name)}
 	}
 	return err
 }

@@ -31,12 +31,12 @@ func (w *work) object(ctx context.Context) (runs.Status, error) {
 	if errors.Is(err, errNoFetch) {
 		return "", runs.Refuse(fmt.Errorf("source %s, %s: %w", w.source.Name, w.order.Type, err))
 	}
-	var quiet *quietError
+	var silent *silentError
 	switch {
-	case moved(err), errors.As(err, new(*foreignError)):
+	case moved(err), errors.As(err, new(*foreignError)), errors.As(err, new(*unseenError)):
 		return "", runs.Refuse(err)
-	case errors.As(err, &quiet):
-		return "", runs.Refuse(quiet.asking())
+	case errors.As(err, &silent):
+		return "", runs.Refuse(silent.asking())
 	}
 	if err != nil {
 		return "", err
@@ -250,7 +250,7 @@ func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
 		return fmt.Errorf("source %s: %w", f.source.Name, f.hide(err))
 	}
 	if len(bodies) == 0 {
-		return &quietError{fmt.Sprintf("the API of source %s says that %s %s is missing, and lists no event any more which would show that the key is of the account and mode that the log is of", f.source.Name, k.Type, k.ID)}
+		return &silentError{fmt.Sprintf("the API of source %s says that an object is missing, and lists no event any more which would show that the key is of the account and mode that the log is of", f.source.Name), true}
 	}
 	var keys [][]byte
 	for _, body := range bodies {
@@ -268,8 +268,7 @@ func (f *fetcher) believable(ctx context.Context, k versioning.Key) error {
 		return fmt.Errorf("look for %d keys: %w", len(keys), err)
 	}
 	if known == 0 {
-		return &unheardError{fmt.Sprintf("the API of source %s says that an object is missing, which is believed only where the newest event that it lists is in the log: is the key of the account and mode that the log is of? If it is, "+
-			"postern reconcile %s brings the event", f.source.Name, f.source.Name)}
+		return &silentError{fmt.Sprintf("the API of source %s says that an object is missing, and the newest event that it lists is not in the log, which would show that the key is of the account and mode that the log is of", f.source.Name), false}
 	}
 	return nil
 }

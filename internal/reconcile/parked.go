@@ -17,10 +17,10 @@ var errParked = fmt.Errorf("%w: no look can be made, so none is tried until a co
 
 // hopeless is why no look can be made as long as nothing changes, nil where another try may do better. A gap that is parked would be forgotten, since its object is in no doubt: on a quiet account it is tried on.
 func (one *hint) hopeless(err error) error {
-	var quiet *quietError
+	var silent *silentError
 	switch {
-	case errors.As(err, &quiet) && (!one.gaps || one.wantedBy != ""):
-		return fmt.Errorf("%w, and no look is tried until a processor starts; the doubt ends with the object's next event", quiet.asking())
+	case errors.As(err, &silent) && silent.quiet && (!one.gaps || one.wantedBy != ""):
+		return fmt.Errorf("%w, and no look is tried until a processor starts; the doubt ends with the object's next event", silent.asking())
 	case errors.Is(err, errNoFetch):
 		return errParked
 	case moved(err):

@@ -79,7 +79,7 @@ func TestADrySweepOfAnotherAccountEnds(t *testing.T) {
 	other.Advance(2 * time.Minute)
 	foreign := b.api(serve(t, renamed(other).ServeHTTP))
 	r := b.asked(t, foreign, reconcile.Order{What: reconcile.Objects, Type: "invoice", DryRun: true})
-	if r.Status != runs.Failed || !strings.Contains(r.Detail, "nothing shows that the key") || !strings.Contains(r.Detail, "the newest event that it lists is in the log") {
+	if r.Status != runs.Failed || !strings.Contains(r.Detail, "nothing shows that the key") || !strings.Contains(r.Detail, "the newest event that it lists is not in the log") {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
 }

@@ -80,15 +80,15 @@ func (f *fetcher) missing(ctx context.Context, k versioning.Key, at where) (err 
 		}
 	}
 	err = f.believe(ctx, k, at)
-	quiet := errors.As(err, new(*quietError))
-	if err == nil || quiet && shown && (!remembered || of.object != nil) {
+	var silent *silentError
+	if err == nil || errors.As(err, &silent) && shown && (!remembered || silent.quiet && of.object != nil) {
 		return nil
 	}
 	f.Sources.shows.forget()
-	if !quiet || !remembered {
+	if silent == nil || !remembered {
 		return err
 	}
-	again, bad := f.oursFor(ctx, k) // an event has shown it, and none is listed now
+	again, bad := f.oursFor(ctx, k) // it was shown some time ago
 	if again || bad != nil {
 		return bad
 	}

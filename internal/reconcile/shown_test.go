@@ -2,8 +2,10 @@ package reconcile_test
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +24,8 @@ type keyed struct {
 	here string
 	// stop ends the process.
 	stop func()
+	// answers is what the API's address leads to.
+	answers atomic.Pointer[http.Handler]
 }
 
 // newKeyed makes the first of these looks, which costs three calls: itself, an event, and the control.
@@ -37,7 +41,9 @@ func newKeyed(t *testing.T) *keyed {
 	for _, id := range b.gone {
 		b.fake.Vanish("", id)
 	}
-	b.r = b.runner(t, b.api(b.fake.URL), asIs)
+	var ours http.Handler = b.fake
+	b.answers.Store(&ours)
+	b.r = b.runner(t, b.api(serve(t, func(w http.ResponseWriter, r *http.Request) { (*b.answers.Load()).ServeHTTP(w, r) })), asIs)
 	b.stop = b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.r.Carry})
 	b.finds(t, b.gone[0], 3)
 	return b
@@ -162,22 +168,22 @@ func TestAnAccountThatHasBecomeEmptyIsNotBelieved(t *testing.T) {
 func TestAnUnknownEventHasTheKeyShownAgain(t *testing.T) {
 	t.Parallel()
 	b := newKeyed(t)
-	b.fake.Create("", "invoice", nil) // whose webhook has not come
-	b.fake.Advance(2 * time.Minute)
-	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: b.Source, What: reconcile.Object, Type: "invoice", ID: b.gone[1]}, Who: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Until(t, run, func(r *runs.Run) bool {
-		return strings.Contains(r.Detail, "only where the newest event that it lists is in the log")
-	})
-	if err := runs.Change(t.Context(), b.Operator, run, runs.Cancelled); err != nil {
-		t.Fatal(err)
-	}
-	b.stop() // with what it has in hand
-	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.r.Carry})
-	b.deliver(t, func(int) bool { return false })
+	b.unheard(t)
+	b.finds(t, b.gone[1], 3) // itself, the control, and an event that the API knows
+	b.r.Sources.Forget()
 	b.finds(t, b.gone[2], 3)
+	b.fake.Create("", "invoice", nil)
+	b.deliver(t, every)
+	b.fake.Advance(time.Minute)
+	b.finds(t, b.gone[3], 2)
+	other := stripefake.New(t, stripefake.Options{Seed: 52, Start: b.fake.Now()})
+	for range 10 {
+		other.Create("", "invoice", nil)
+	}
+	other.Advance(2 * time.Minute)
+	theirs := renamed(other)
+	b.answers.Store(&theirs)
+	b.fails(t, another)
 }
 
 // The object that has shown a key does not show it any more once it is missing itself.
