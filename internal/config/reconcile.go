@@ -77,6 +77,24 @@ func (r *Reconcile) planned(source string) (all []Planned) {
 	return all
 }
 
+// unbounded tells of sources that are reconciled by the clock and have no bound, where the provider allots an account its reads.
+func (c *Config) unbounded() (all []string) {
+	planned := map[string]bool{}
+	for _, s := range c.Planned() {
+		if s.Job == "reconcile" {
+			planned[s.Parameters["source"]] = true
+		}
+	}
+	for _, name := range sortedKeys(c.Sources) {
+		p, _ := c.Sources[name].provider(name)
+		if allotted, ok := p.(provider.Allotted); ok && planned[name] && c.Sources[name].API.Monthly == 0 {
+			all = append(all, fmt.Sprintf("sources.%s.api.monthly: is not set, so that nothing bounds what the source's schedules read: %s allots an account its reads, those of your own programs among them, %d in thirty days at least and more by its transactions. "+
+				"Write what your programs can spare, e.g. monthly: %d of the least, or a number that it will not reach where you know that there are plenty (docs/reconciliation.md, What it costs)", name, p.Name(), allotted.Allotted(), allotted.Allotted()/2))
+		}
+	}
+	return all
+}
+
 // checkReconcile wants of a source with a section reconcile an API that tells what is to be reconciled. Its expressions are checked with the schedules.
 func (s *Source) checkReconcile(name string, e *Endpoint) error {
 	if isZero(s.Reconcile) {

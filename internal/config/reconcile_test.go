@@ -35,6 +35,27 @@ schedules:
 	}
 }
 
+// Where the provider allots reads, a source that is reconciled by the clock is told of without a bound.
+func TestSchedulesWithoutABoundAreToldOf(t *testing.T) {
+	t.Parallel()
+	const own = "\nschedules:\n  mine: {job: reconcile, cron: '@daily', parameters: {source: a, objects: 'true'}}\n"
+	for text, want := range map[string]bool{
+		stripeAPI + "{key: {value: k}}\n    reconcile: {events: '@hourly'}":                       true,
+		stripeAPI + "{key: {value: k}}" + own:                                                     true,
+		stripeAPI + "{key: {value: k}, monthly: 5000}\n    reconcile: {events: '@hourly'}":        false,
+		stripeAPI + "{key: {value: k}}":                                                           false,
+		githubAPI + "{key: {value: k}, repositories: [a/b]}\n    reconcile: {objects: '@hourly'}": false,
+	} {
+		c, err := config.Parse([]byte(text), environment())
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, "sources.a.api.monthly: is not set") != want || want && !strings.Contains(got, "10000 in thirty days at least") {
+			t.Errorf("%s: told %q", text, got)
+		}
+	}
+}
+
 // What cannot be reconciled by the clock is told with its line.
 func TestWrongSchedulesOfASource(t *testing.T) {
 	t.Parallel()

@@ -65,6 +65,7 @@ func (c *Config) Warnings() []string {
 	for _, name := range c.Unsafe() {
 		out = append(out, name+" is on: deliveries that were acknowledged may be lost")
 	}
+	out = append(out, c.unbounded()...)
 	s := c.Ingest.Spool
 	on, err := diskOf(existing(s.Dir))
 	if s.Dir == "" || err != nil {

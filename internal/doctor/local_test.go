@@ -53,6 +53,9 @@ func TestLocal(t *testing.T) {
 			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe"}}
 			c.Effects = map[string]*config.Effect{"receipt": {Source: "shop", Type: "invoise", Steps: []config.EffectStep{{}}}}
 		}, "config.doubtful", doctor.Warn, "did you mean invoice?"},
+		"schedules without a bound": {func(_ *testing.T, c *config.Config) {
+			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe", Reconcile: config.Reconcile{Events: "@hourly"}}}
+		}, "config.doubtful", doctor.Warn, "sources.shop.api.monthly: is not set"},
 		"few files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files", doctor.Warn, "1099511627776 connections are allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {

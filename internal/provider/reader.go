@@ -22,6 +22,12 @@ type ObjectControl interface {
 	ControlObject(src *Source, api *API, account, objectType, objectID string) Call
 }
 
+// Allotted is a Reader whose provider allots an account its reads, those of all its programs together, and tells nobody how many are left.
+type Allotted interface {
+	// Allotted is how many there are within thirty days at least.
+	Allotted() int
+}
+
 // Typed is a Reader that also reads objects of types that a source describes, API.Types.
 type Typed interface {
 	// CheckType says what of a type cannot be.

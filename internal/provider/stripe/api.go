@@ -10,7 +10,10 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-var _ provider.Reader = Stripe{}
+var (
+	_ provider.Reader   = Stripe{}
+	_ provider.Allotted = Stripe{}
+)
 
 const (
 	baseURL = "https://api.stripe.com"
@@ -23,6 +26,8 @@ const (
 	thinVersion = "2026-08-26.dahlia"
 	thinEvents  = "/v2/core/events"
 	pageSize    = 100
+	// allotted is the least that an account may read in a month; most may read more, 500 times for each transaction (https://docs.stripe.com/rate-limits).
+	allotted = 10_000
 )
 
 var apiVersion = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}(\.[a-z_]+)?$`)
@@ -50,6 +55,9 @@ func (Stripe) CompleteAPI(api *provider.API) error {
 	}
 	return nil
 }
+
+// Allotted is the least; Stripe does not tell who has more.
+func (Stripe) Allotted() int { return allotted }
 
 // Authorize sends the key as a bearer's, and the version: the mirror compares what a look answers with what events carried.
 func (Stripe) Authorize(api *provider.API, h http.Header) {
