@@ -24,3 +24,16 @@ func (w *work) lasting(ctx context.Context, err error) error {
 	}
 	return runs.Refuse(fmt.Errorf("tried %d times in a row, and given up, so that later runs are not kept waiting; %s: %w", w.hold.Troubles+1, rest, err))
 }
+
+// absentError: the call that shows that the key is good finds nothing.
+type absentError struct{ text string }
+
+func (e *absentError) Error() string { return e.text }
+
+// absent ends the run where that was so each time it was tried: a person must change something.
+func (w *work) absent(err error) error {
+	if w.hold.Troubles < w.Settings.Tries || !errors.As(err, new(*absentError)) {
+		return err
+	}
+	return runs.Refuse(fmt.Errorf("tried %d times in a row, and given up, so that later runs are not kept waiting: %w", w.hold.Troubles+1, err))
+}

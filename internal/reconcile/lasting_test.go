@@ -32,6 +32,32 @@ func TestADescribedListThatThereIsNot(t *testing.T) {
 	}
 }
 
+// A described API whose control is not there, or no longer, does not keep a run for ever: it ends with what to see to.
+func TestAControlThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	b := newDescribed(t, "control: /me", "control: /things/nobody")
+	b.fake.Set("a", "one", time.Second)
+	b.deliver(t, b.fake.Events())
+	b.fake.Set("a", "", time.Second) // it is gone
+	b.fake.Advance(time.Minute)
+	b.runner.Settings.Tries = 4
+	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner.Carry})
+	for _, o := range []reconcile.Order{{What: reconcile.Objects}, {What: reconcile.Object, Type: "thing", ID: "a"}} {
+		o.Source = b.Source
+		id, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := b.Until(t, id, func(r *runs.Run) bool { return r.Status.Final() || r.Troubles > 6 })
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, "tried 5 times") || !strings.Contains(r.Detail, "what must be there is missing") {
+			t.Errorf("%s: %s after %d: %s", o.What, r.Status, r.Troubles, r.Detail)
+		}
+	}
+	if dead := b.DB.Rows(t, `SELECT object_id FROM objects WHERE deleted`); len(dead) > 0 {
+		t.Errorf("deleted are %q", dead)
+	}
+}
+
 // Lists in trouble that does not pass end the run at last, with the other types done and proven, and nothing proven of theirs. Where the API is in trouble as a whole, the run goes on for as long as that lasts.
 func TestLastingTroubleOfALists(t *testing.T) {
 	t.Parallel()

@@ -223,7 +223,7 @@ func (f *fetcher) proves(ctx context.Context, call provider.Call) (*Response, er
 	case err != nil:
 		return nil, err
 	case a.Verdict.Kind != provider.Found:
-		return nil, fmt.Errorf("the API of source %s answers that what must be there is missing: %s", f.source.Name, a.Verdict.Detail)
+		return nil, &absentError{fmt.Sprintf("the API of source %s answers that what must be there is missing: %s; are base_url, and control of a described API, right, and is the account still one of the key's?", f.source.Name, a.Verdict.Detail)}
 	case a.Date.IsZero():
 		return nil, f.noDate()
 	}

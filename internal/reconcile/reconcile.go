@@ -224,7 +224,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 		}
 	}
 	status, err = w.carry(ctx)
-	return status, w.affordable(err)
+	return status, w.affordable(w.absent(err))
 }
 
 // carry carries the run out, once there is a call for it.
