@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
@@ -43,6 +44,7 @@ its events make of it, deleted ones included; no effect was planned twice, or le
 Violations are named, --most of each kind, with what mends them, and make the exit status 1. How events are read is taken from --config FILE, as processors have it; of sources that are not in
 it, only keys, events and outcomes are compared, which is told. With --signatures the secrets must be in it too.
 
+What gateways have told of their spools is told too: what is in one waits since it was last empty, and is a violation beyond --wait; of which nobody has told for ` + redaction.SpoolLate.String() + `, a note says so.
 With --spool DIR, as often as there are folders, the deliveries that a gateway's spool on this machine holds are looked for in the log: those that are not there yet wait, and are a
 violation beyond --wait; what is damaged, and what was set apart and is not in the log, is one at once. The folder is only read, and its gateway may run meanwhile.
 
@@ -152,7 +154,7 @@ func printVerified(out io.Writer, r *verify.Report) error {
 		fmt.Fprintf(w, "spool\t%s: %s with %d deliveries, %d in the log, %d not yet\n", plain(s.Dir), counted(len(s.Files), "file"), s.Deliveries, s.InLog, s.Waiting)
 	}
 	for _, wait := range r.Waiting {
-		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", wait.What, wait.Count, wait.Since, time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(w, "waiting\t%s: %d, the oldest since %s (%s)\n", plain(wait.What), wait.Count, wait.Since, time.Duration(wait.Seconds*float64(time.Second)).Round(time.Second))
 	}
 	for _, note := range r.Notes {
 		fmt.Fprintf(w, "note\t%s\n", plain(note))

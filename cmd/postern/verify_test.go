@@ -39,6 +39,15 @@ func TestVerify(t *testing.T) {
 	r.want(t, 1, "\nspool_refused: 1\n", "")
 	r.want(t, 1, "WHAT", "")
 	b.run(t, "verify", "--spool", "/nowhere").want(t, 1, "", "ingest.spool.dir")
+	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES
+		('full', 'gw-1:/spool', now(), now() - interval '20 minutes', now(), 4711, 100), ('dark', 'gw-2:/spool', now(), now() - interval '1 day', now() - interval '1 day', 0, 0)`)
+	r = b.run(t, "verify")
+	r.want(t, 1, "waiting  deliveries that are acknowledged and in spool full (gw-1:/spool), as its gateway told: 4711, the oldest since ", "3 violations of 2 kinds\n")
+	r.want(t, 1, "nobody has told of spool dark (gw-2:/spool) since ", "")
+	r.want(t, 1, "postern spool list shows what it tells", "")
+	if r := b.run(t, "verify", "-o", "json"); json.Unmarshal([]byte(r.out), &told) != nil || len(told.Waiting) != 2 || told.Waiting[1].Count != 4711 {
+		t.Errorf("%+v", r)
+	}
 	b.run(t, "verify", "--sample", "-1").want(t, 2, "", "are 0 or more")
 	b.run(t, "verify", "--signatures", "--config", "/nowhere.yaml").want(t, 1, "", "/nowhere.yaml")
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -40,12 +42,33 @@ func readName(disk Disk) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxName))
-	name := strings.Trim(string(text), "\x00\n ") // zeros are what a power cut may leave
+	name, err := nameOf(io.NewSectionReader(f, 0, maxName))
 	if err == nil && name != "" {
 		err = errors.Join(f.Sync(), disk.Sync())
 	}
 	return name, errors.Join(err, f.Close())
+}
+
+func nameOf(file io.Reader) (string, error) {
+	text, err := io.ReadAll(file)
+	return strings.Trim(string(text), "\x00\n "), err // zeros are what a power cut may leave
+}
+
+// NameIn is the name of the spool in a folder, "" where it has none. It leaves all as it is, as Look does.
+func NameIn(path string) (string, error) {
+	f, err := os.Open(filepath.Join(path, nameFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the spool's name: %w", err)
+	}
+	defer f.Close()
+	name, err := nameOf(io.LimitReader(f, maxName))
+	if err != nil {
+		return "", fmt.Errorf("read the spool's name: %w", err)
+	}
+	return name, nil
 }
 
 // writeName leaves the whole name, durable, or none.

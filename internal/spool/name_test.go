@@ -22,12 +22,18 @@ func TestAFolderKeepsItsName(t *testing.T) {
 	}
 	dir := t.TempDir()
 	disk := folder(dir)
+	if name, err := spool.NameIn(dir); err != nil || name != "" {
+		t.Errorf("before it has one: %q, %v", name, err)
+	}
 	first, err := spool.Name(disk)
 	if err != nil || len(first) < 20 {
 		t.Fatal(first, err)
 	}
 	if again, err := spool.Name(disk); err != nil || again != first {
 		t.Errorf("%q, %v, was %q", again, err, first)
+	}
+	if read, err := spool.NameIn(dir); err != nil || read != first {
+		t.Errorf("read: %q, %v, was %q", read, err, first)
 	}
 	if other, err := spool.Name(folder(t.TempDir())); err != nil || other == first {
 		t.Errorf("another folder: %q, %v", other, err)

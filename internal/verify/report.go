@@ -121,6 +121,8 @@ type Wait struct {
 // Spool is what a spool's folder held when it was looked at.
 type Spool struct {
 	Dir string `json:"dir"`
+	// Name is by what the database knows it; "": a gateway of before that was kept has made it.
+	Name string `json:"spool,omitzero"`
 	// Deliveries are those that can be read: of these InLog are in the log, so that draining them changes nothing, and Waiting are not.
 	Deliveries int64       `json:"deliveries"`
 	InLog      int64       `json:"in_log"`

@@ -49,6 +49,9 @@ func (w *work) lookAtSpools(ctx context.Context) error {
 	for _, dir := range w.Spools {
 		s := &spooling{work: w, Spool: Spool{Dir: dir, Files: []SpoolFile{}}, forgotten: forgotten, files: map[string]*SpoolFile{}}
 		found, err := spool.Look(dir, func(f *spool.Found, rec spool.Record) error { return s.record(ctx, f, rec) })
+		if err == nil {
+			s.Name, err = spool.NameIn(dir)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w: is it the folder that ingest.spool.dir of a gateway on this machine names, and may this account read it?", dir, err)
 		}

@@ -87,7 +87,7 @@ func Verify(ctx context.Context, o Options) (*Report, error) {
 	if err := w.estimate(ctx); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{w.logAndBodies, w.changes, w.effects, w.missing, w.mirror} {
+	for _, step := range []func(context.Context) error{w.logAndBodies, w.changes, w.effects, w.missing, w.mirror, w.told} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

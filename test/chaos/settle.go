@@ -21,24 +21,24 @@ const settleWithin = 3 * time.Minute
 
 const openSQL = `
 SELECT (SELECT count(*) FROM events) - (SELECT count(*) FROM outcomes WHERE run = 0), (SELECT count(*) FROM outcomes WHERE run = 0 AND status = 'failed'),
-  (SELECT count(*) FROM outbox WHERE sent_at IS NULL)`
+  (SELECT count(*) FROM outbox WHERE sent_at IS NULL), (SELECT coalesce(sum(deliveries), 0) FROM spools)`
 
-// settle waits until spools are empty, every event has an outcome and every change is sent. What is not so by then is told by the checker.
+// settle waits until spools are empty and told to be, every event has an outcome and every change is sent. What is not so by then is told by the checker.
 func settle(ctx context.Context, s *site.Site, pool *pgxpool.Pool, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
-		var open, failed, changes int
+		var open, failed, changes, told int
 		asked := time.Now()
-		if err := pool.QueryRow(ctx, openSQL).Scan(&open, &failed, &changes); err != nil && ctx.Err() == nil {
+		if err := pool.QueryRow(ctx, openSQL).Scan(&open, &failed, &changes, &told); err != nil && ctx.Err() == nil {
 			return err
 		}
 		spools, err := spooled(s)
-		if err != nil || spools+open+failed+changes == 0 && ctx.Err() == nil {
+		if err != nil || spools+open+failed+changes+told == 0 && ctx.Err() == nil {
 			return err
 		}
 		if !sleep(ctx, max(250*ms, 4*time.Since(asked))) { // counting a million takes a while, and the processors need the database too
-			return fmt.Errorf("not settled within %s: %d events without an outcome, %d failed, %d batches of changes unsent, %d files in spools", within, open, failed, changes, spools)
+			return fmt.Errorf("not settled within %s: %d events without an outcome, %d failed, %d batches of changes unsent, %d files in spools, %d deliveries told to be there", within, open, failed, changes, spools, told)
 		}
 	}
 }
