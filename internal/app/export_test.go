@@ -8,6 +8,9 @@ var (
 	TuneMemory = tuneMemory
 	ReadMemory = readMemory
 	Stay       = stay
+
+	NewTuning      = newTuning
+	GatewaySources = gatewaySources
 )
 
 // Quiet decides when memory is given back.
