@@ -64,7 +64,9 @@ func TestReceiptHasTheShapeOthersScriptAgainst(t *testing.T) {
 func TestTwinsMakeOneEvent(t *testing.T) {
 	t.Parallel()
 	// Many small batches at once, so that twins meet in the database and not only in one statement.
-	b := setup(t, func(o *ingest.Options) { o.Settings.Writers, o.Settings.BatchMax = 10, 2 })
+	b := setup(t, func(o *ingest.Options) {
+		o.Settings.Writers, o.Settings.BatchMax, o.Settings.Deadline, o.Settings.StallAfter = 10, 2, 2*time.Minute, 2*time.Minute
+	})
 	d := b.invoice(t, 1)
 	const twins = 200
 	receipts := make([]receipt, twins)
