@@ -47,7 +47,7 @@ var (
 	parkedDesc  = prometheus.NewDesc("postern_hints_parked", "Objects that owe a look which the API has no call for, or does not answer whole: postern hints list."+asTold, []string{"source"}, nil)
 	waitingDesc = prometheus.NewDesc("postern_hints_waiting_seconds", "How long the look that is due for longest has been; 0 where none is."+asTold, []string{"source"}, nil)
 	provenDesc  = prometheus.NewDesc("postern_proven_until_timestamp_seconds",
-		"Until when, on the provider's clock, something (events, all objects of a type, or the changes of a type) is proven, Unix time; of several accounts the one that is furthest behind, but for those that are left out (postern_accounts_left_out)."+asTold,
+		"Until when, on the provider's clock, something (events; of a type all objects, their versions alone, or the changes) is proven, Unix time; of several accounts the one that is furthest behind, but for those that are left out (postern_accounts_left_out)."+asTold,
 		[]string{"source", "what"}, nil)
 )
 

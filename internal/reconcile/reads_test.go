@@ -7,6 +7,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 // What a webhook that is named later was sent is read as far back as the provider knows, and nothing is said to be proven of it before that was done.
@@ -44,5 +45,34 @@ func TestAWebhookThatIsNamedLater(t *testing.T) {
 	}
 	if since, until := counted(reconcile.Order{}, 2); since.After(f.fake.Now().Add(-48*time.Hour)) || !until.After(before) {
 		t.Errorf("proven from %s until %s, now it is %s", since, until, f.fake.Now())
+	}
+}
+
+// What is proven stays until as much was read of what the configuration names now, in however many stretches.
+func TestProvenOfOtherLists(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 4, eventTime)
+	r := b.runner()
+	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})
+	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
+	if proven := b.upTo(t, time.Time{}, at(20*time.Second)); !proven.Equal(at(20 * time.Second)) {
+		t.Fatalf("proven until %s", proven)
+	}
+	other := *r.Sources.All()[b.Source]
+	config := *other.Config
+	config.Accounts = []string{"*"}
+	other.Config = &config
+	r.Sources.Replace(&other)
+	if proven := b.upTo(t, time.Time{}, at(10*time.Second)); !proven.Equal(at(20 * time.Second)) {
+		t.Errorf("proven until %s by a run that has come to 10 s", proven)
+	}
+	if proven := b.upTo(t, at(15*time.Second), at(30*time.Second)); !proven.Equal(at(20 * time.Second)) {
+		t.Errorf("proven until %s, though nobody has read from 10 s to 15 s", proven)
+	}
+	if proven := b.upTo(t, time.Time{}, at(25*time.Second)); !proven.Equal(at(25 * time.Second)) {
+		t.Errorf("proven until %s, though all was read until 25 s", proven)
+	}
+	if proven := b.upTo(t, at(24*time.Second), at(30*time.Second)); !proven.Equal(at(30 * time.Second)) {
+		t.Errorf("proven until %s, though all was read until 30 s", proven)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +28,7 @@ func Watermark(ctx context.Context, pool *pgxpool.Pool, source int32, account, w
 
 // provenSQL notes how far a run has come ($4 to $5 without a gap, under its own name), and joins that with what is proven where the two touch. Of two that do not
 // touch the one that is there stays: what lies between is not proven. Only a run that began as far back as the provider knows ($7) may leave such a gap behind,
-// which nobody can close any more. What was proven of other lists ($8) gives way to such a run, and to what goes as far back.
+// which nobody can close any more. What was proven of other lists ($8) gives way to a run that goes as far back, or as the provider knows ($9), once it has come as far.
 const provenSQL = `
 WITH own AS (
   INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope) VALUES ($1, $2, 'run ' || $6::bigint, $4, $5, $6, clock_now(), $8)
@@ -40,7 +41,7 @@ INSERT INTO watermarks AS m (source, account, what, since, until, run, at, scope
 ON CONFLICT (source, account, what) DO UPDATE SET
   since = CASE WHEN m.scope = excluded.scope AND excluded.since <= m.until THEN least(m.since, excluded.since) ELSE excluded.since END,
   until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END, run = excluded.run, at = excluded.at, scope = excluded.scope
-WHERE CASE WHEN m.scope = excluded.scope THEN excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7 ELSE excluded.since <= m.since OR $7 END`
+WHERE CASE WHEN m.scope = excluded.scope THEN excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7 ELSE (excluded.since <= m.since OR excluded.since <= $9) AND excluded.until >= m.until END`
 
 // forgottenSQL forgets what runs have read that have ended.
 const forgottenSQL = `
@@ -51,7 +52,8 @@ func (w *work) proven(ctx context.Context, until time.Time) error {
 	if w.order.DryRun {
 		return nil
 	}
-	_, err := w.Pool.Exec(ctx, provenSQL, w.order.Source, w.order.Account, w.order.What, time.UnixMicro(w.hold.Cursor).UTC(), until, w.hold.Run.Run, w.order.Since.IsZero(), w.reads())
+	_, err := w.Pool.Exec(ctx, provenSQL, w.order.Source, w.order.Account, w.order.What, time.UnixMicro(w.hold.Cursor).UTC(), until, w.hold.Run.Run, w.order.Since.IsZero(), w.reads(),
+		w.source.Caller.Now().Add(-w.kept()))
 	if err != nil {
 		return fmt.Errorf("raise watermark: %w", err)
 	}
@@ -61,9 +63,12 @@ func (w *work) proven(ctx context.Context, until time.Time) error {
 // reads is a digest of what a run over events reads: the webhooks or lists, and of which accounts the source takes events. With another one, events from before a watermark may be told for the
 // first time.
 func (w *work) reads() string {
-	api, parts := w.source.API, append([]string{w.source.Config.Account}, w.source.Config.Accounts...)
+	api, config := w.source.API, w.source.Config
+	parts := append([]string{config.Account}, slices.Sorted(slices.Values(config.Accounts))...)
 	switch lister := w.source.Reader.(type) {
-	case provider.EventLister:
+	case provider.EventLister: // each account has a list of its own
+		allowed := slices.Contains(config.Accounts, "*") || slices.Contains(config.Accounts, w.source.of(w.order.Account))
+		parts = []string{config.Account, strconv.FormatBool(allowed)}
 		parts = append(parts, lines(lister.ListEvents(api, w.order.Account, epoch, epoch, ""))...)
 		if thin, ok := lister.(provider.ThinLister); ok && api.ThinEvents {
 			parts = append(parts, lines(thin.ListThinEvents(api, w.order.Account, epoch, epoch, ""))...)
