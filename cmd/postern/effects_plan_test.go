@@ -74,7 +74,7 @@ effects:
 	b.invoice(t, 4, "in_2", "paid")
 	b.invoice(t, 5, "in_3", "paid")
 	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-		SELECT key, version, 'receipt', 1, '', 'invoice', 'x', 7, 0, 'done', 'mail', now(), now() FROM (VALUES ('receipt:in_2', 2), ('receipt:in_3', 1)) AS d(key, version)`)
+		SELECT key, version, 'receipt', $1, '', 'invoice', 'x', 7, 0, 'done', 'mail', now(), now() FROM (VALUES ('receipt:in_2', 2), ('receipt:in_3', 1)) AS d(key, version)`, b.known.Number["stripe"])
 	r := plan("--rule", "receipt", "--since", "1d")
 	r.want(t, 0, "receipt:in_2  invoice in_2", "under version 2: 1 new, 1 known, 1 known under another version, 1 of a key that came before, 0 gone\n")
 	r.want(t, 0, "effect 2, v1, done", "")
@@ -83,7 +83,7 @@ effects:
 		t.Errorf("%+v", r)
 	}
 	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
-		SELECT 'paid:in_1', 1, 'receipt', 1, '', 'invoice', 'in_1', id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_1'`)
+		SELECT 'paid:in_1', 1, 'receipt', $1, '', 'invoice', 'in_1', id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_1'`, b.known.Number["stripe"])
 	plan("--rule", "receipt", "--since", "1d").want(t, 0, "gone  paid:in_1", "1 of a key that came before, 1 gone\n")
 	if r := plan("--rule", "receipt", "--since", "1d", "-o", "json"); json.Unmarshal([]byte(r.out), &all) != nil || len(all) != 5 || all[4].Ledger != hindsight.Gone || all[4].EventKey != "evt_1" || all[4].ObjectID != "in_1" || all[4].HasVersion != 1 || all[4].State != effects.Done {
 		t.Errorf("%+v", r)

@@ -3,6 +3,8 @@ package events
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -75,10 +77,10 @@ func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[stri
 		return known, err
 	}
 	added := false
-	for name, prov := range providers {
+	for _, name := range slices.Sorted(maps.Keys(providers)) { // so that the same sources have the same numbers wherever they are new
 		if known.Provider[name] == "" {
 			added = true
-			if _, err := pool.Exec(ctx, addSourceSQL, name, prov); err != nil {
+			if _, err := pool.Exec(ctx, addSourceSQL, name, providers[name]); err != nil {
 				return known, fmt.Errorf("add source %s: %w", name, err)
 			}
 		}

@@ -2,6 +2,7 @@ package runs_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -75,5 +76,53 @@ func TestAHangingLink(t *testing.T) {
 				t.Errorf("then at %d, with %v steps, %s; want %d", got.Cursor, got.Counts, got.Status, steps)
 			}
 		})
+	}
+}
+
+// A run that is taken while the process stops is free at once, though the answer that says so comes late.
+func TestATakeAtAStop(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	b := &testBundle{db.Role(t, "operator"), db.Role(t, "processor")}
+	proxy := testkit.Proxy(t, db.URL)
+	r := b.run(t, through(t, proxy), time.Hour, map[string]runs.Carry{job: func(ctx context.Context, h *runs.Hold, _ *slog.Logger) (runs.Status, error) {
+		if string(h.Asked) == `"end"` {
+			return runs.Running, nil
+		}
+		<-ctx.Done()
+		return "", ctx.Err()
+	}})
+	first, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: job, Asked: "end", Who: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.untilStatus(t, first, runs.Done)
+	lock, err := db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := lock.Exec(t.Context(), `LOCK TABLE checkpoints IN EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	run := b.ask(t, "")
+	testkit.Eventually(t, time.Minute, func() error {
+		var asks int
+		err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE relation = 'checkpoints'::regclass AND NOT granted`).Scan(&asks)
+		if err == nil && asks == 0 {
+			err = errors.New("nobody asks for runs")
+		}
+		return err
+	})
+	proxy.StallAnswers()
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.until(t, run, "taken", func(r *runs.Run) bool { return r.HeldBy != "" })
+	r.cancel()
+	proxy.Restore()
+	r.stop()
+	if got := b.show(t, run); got.HeldBy != "" || got.Status != runs.Running {
+		t.Errorf("%s, held by %q", got.Status, got.HeldBy)
 	}
 }

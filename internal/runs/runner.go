@@ -132,7 +132,9 @@ func (r *Runner) next(ctx context.Context, jobs []string) (busy bool, err error)
 	case <-ctx.Done():
 		return false, nil
 	}
-	hold, err := Take(ctx, r.Pool, r.ID, r.Settings.Lease, jobs...)
+	taking, cancel := outlast(ctx, "take a run")
+	hold, err := Take(taking, r.Pool, r.ID, r.Settings.Lease, jobs...)
+	cancel()
 	if err != nil || hold == nil {
 		return false, err
 	}
@@ -149,7 +151,7 @@ func (r *Runner) next(ctx context.Context, jobs []string) (busy bool, err error)
 	}
 	status, err := r.keep(ctx, hold, log)
 	stopping := ctx.Err() != nil
-	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", 2*time.Second)
+	ctx, cancel = lifecycle.WithTimeout(context.WithoutCancel(ctx), "hand on a run", handOnWithin)
 	defer cancel()
 	var wait *later
 	switch {
@@ -175,6 +177,21 @@ func (r *Runner) next(ctx context.Context, jobs []string) (busy bool, err error)
 		log.Info("run stopped", "status", status, "cursor", hold.Cursor, "counts", hold.Counts)
 	}
 	return true, hold.Release(ctx)
+}
+
+// handOnWithin bounds what is still done of a run at a stop.
+const handOnWithin = 2 * time.Second
+
+// outlast is a context that ends a while after ctx: a take whose answer nobody waits for may still be carried out, and would keep the run from everybody for as long as its lease.
+func outlast(ctx context.Context, name string) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(handOnWithin, func() { cancel(&lifecycle.Timeout{Name: name, After: handOnWithin}) })
+	})
+	return longer, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // lost tells why this process does not go on with a run: another has it, or a person has stopped it in the middle of a step.

@@ -24,8 +24,8 @@ import (
 type running struct {
 	said    *bytes.Buffer
 	metrics *prometheus.Registry
-	// stop ends the runner and waits for it.
-	stop func()
+	// cancel tells the runner to end, stop waits for that too.
+	cancel, stop func()
 }
 
 // run starts a runner with no slots but those of the jobs.
@@ -43,6 +43,7 @@ func (b *testBundle) run(t *testing.T, pool *pgxpool.Pool, lease time.Duration, 
 	r := runs.NewRunner(runs.Options{Pool: pool, ID: "one", Jobs: jobs, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(out.said, nil)),
 		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: lease, PutOff: time.Millisecond, PutOffMost: 20 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(t.Context())
+	out.cancel = cancel
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	out.stop = sync.OnceFunc(func() {
