@@ -1401,6 +1401,7 @@ CREATE TABLE postern.sweeps (
     hidden bigint DEFAULT 0 NOT NULL,
     rereads integer DEFAULT 0 NOT NULL,
     why text DEFAULT ''::text NOT NULL,
+    versions_alone boolean DEFAULT false NOT NULL,
     CONSTRAINT sweeps_phase_check CHECK ((phase = ANY (ARRAY['list'::text, 'ghosts'::text, 'graves'::text, 'proposed'::text, 'done'::text, 'rare'::text, 'unlisted'::text])))
 )
 WITH (fillfactor='50');
@@ -1428,6 +1429,8 @@ COMMENT ON COLUMN postern.sweeps.hidden IS 'of those that were checked, the ones
 COMMENT ON COLUMN postern.sweeps.rereads IS 'how often the list was begun again for what was in hand';
 
 COMMENT ON COLUMN postern.sweeps.why IS 'why the type is unlisted: what the API answered; empty where it is not';
+
+COMMENT ON COLUMN postern.sweeps.versions_alone IS 'the whole list told versions that not every change is known to move: what changed under one is not known';
 
 CREATE TABLE postern.tokens (
     name text NOT NULL,

@@ -93,6 +93,31 @@ func TestHeal(t *testing.T) {
 	}
 }
 
+// The stream of changes that is deleted under a running processor is made again by it, and has what changed since.
+func TestTheStreamOfChangesIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.start(t, setting{})
+	js := w.jetStream(t)
+	has := func(n uint64) {
+		t.Helper()
+		testkit.Eventually(t, patience, func() error {
+			s, err := js.Stream(t.Context(), stream.ChangesStream)
+			if err == nil && s.CachedInfo().State.Msgs < n {
+				err = fmt.Errorf("%d changes, want %d", s.CachedInfo().State.Msgs, n)
+			}
+			return err
+		})
+	}
+	w.publish(t, w.append(t, w.simple(10)...)...)
+	has(10)
+	if err := js.DeleteStream(t.Context(), stream.ChangesStream); err != nil {
+		t.Fatal(err)
+	}
+	w.publish(t, w.append(t, w.simple(20)...)...)
+	has(10) // of objects that are new
+}
+
 // While the stream does not answer, as one that is deleted and made anew under its publishers may not for a moment, a pass is not at its end, and says why.
 func TestHealIsNotOverUnanswered(t *testing.T) {
 	t.Parallel()

@@ -149,7 +149,6 @@ func (p *Processor) pull(ctx context.Context, l *lanes) {
 		case !p.Conn.Connected():
 			err = errors.New("no connection to the stream")
 		case stream.Gone(err):
-			p.pause(ctx, goneFor) // the server tells it before it has removed the stream's files
 			err = errors.Join(err, p.Conn.Ensure(ctx, p.Limits))
 		}
 		if !said || time.Since(began) > lostAgain {
@@ -159,9 +158,6 @@ func (p *Processor) pull(ctx context.Context, l *lanes) {
 		p.pause(ctx, 200*time.Millisecond)
 	}
 }
-
-// goneFor is how long a stream or consumer that is gone stays so before it is made again.
-const goneFor = time.Second
 
 // lostAgain is how long a consumer must have held for its loss to be a new spell.
 const lostAgain = 5 * time.Second

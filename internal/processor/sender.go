@@ -143,13 +143,15 @@ func (s *sender) send(ctx context.Context, bs []batch) error {
 	return errors.Join(s.mark(ctx, done), s.p.setBack(ctx, failed))
 }
 
-// setBack makes the streams as they should be, where an error says that one refuses what it has no room for: nothing would come through before its messages are too old. It
+// setBack makes the streams as they should be, where an error says that one is gone, or that it refuses what it has no room for: nothing would come through before its messages are too old. It
 // returns the error.
 func (p *Processor) setBack(ctx context.Context, err error) error {
-	if !stream.Refuses(err) {
+	switch {
+	case stream.Refuses(err):
+		p.Logger.Warn("a stream refuses messages since it is full; it is set back to drop the oldest", "error", err)
+	case !stream.Gone(err):
 		return err
 	}
-	p.Logger.Warn("a stream refuses messages since it is full; it is set back to drop the oldest", "error", err)
 	return errors.Join(err, p.Conn.Ensure(ctx, p.Limits))
 }
 

@@ -39,16 +39,15 @@ SELECT account FROM a WHERE account IS NOT NULL`
 const openAccountsSQL = `
 SELECT asked ->> 'account' FROM runs WHERE job = $1 AND ended_at IS NULL AND run <> $2 AND asked ? 'of' AND asked - 'account' - 'of' - 'words' = $3::jsonb - 'account' - 'of' - 'words'`
 
-// each enters a run for each account and ends this one, in one transaction; it says false where there is one account alone, whose run this one is then. An account whose run of before
-// is still open gets none: it goes on from where that one ends the next time.
+// each enters a run for each account and ends this one, in one transaction; it says false where there is none but the one that the run has anyhow: whose another
+// one is, a try that goes on behind the beginning would not find out. An account whose run of before is still open gets none: it goes on from where that one ends the next time.
 func (w *work) each(ctx context.Context) (entered bool, err error) {
 	accounts, err := w.accounts(ctx)
 	if err != nil {
 		return false, err
 	}
 	w.order.AllAccounts = false
-	if len(accounts) == 1 {
-		w.order.Account = accounts[0]
+	if len(accounts) == 1 && accounts[0] == w.order.Account {
 		return false, nil
 	}
 	w.order.Of = w.hold.Run.Run

@@ -105,12 +105,15 @@ func TestADisconnectedAccountIsPassedOver(t *testing.T) {
 		}
 		b.fake.Advance(time.Minute)
 	}
+	others := []string{"acct_1/test", "acct_10", "acct_1_/test"}
+	b.DB.Exec(t, `INSERT INTO watermarks (source, account, what, since, until, run, at) SELECT $1, a, 'type product', to_timestamp(0), now(), 1, now() FROM unnest($2::text[]) AS a`, b.Source, others)
 	page, err := reconcile.Watermarks(t.Context(), b.Operator, b.Source, "", 0)
-	if err != nil || len(page.Items) != 3 {
+	if err != nil || len(page.Items) != 6 {
 		t.Fatalf("%+v, %v", page.Items, err)
 	}
+	b.DB.Exec(t, `DELETE FROM watermarks WHERE account = ANY($1)`, others)
 	for _, p := range page.Items {
-		if gone := p.Account == "acct_1"; strings.Contains(p.Disconnected, "may not act for the account") != gone || p.DisconnectedSince.IsZero() == gone {
+		if gone := p.Account == "acct_1" || p.Account == "acct_1/test"; strings.Contains(p.Disconnected, "may not act for the account") != gone || p.DisconnectedSince.IsZero() == gone {
 			t.Errorf("%+v", p)
 		}
 	}
@@ -145,19 +148,52 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// The only connected account may be disconnected too, where the key is shown to be the platform's. A dry run keeps nothing.
+// The only connected account may be disconnected too, where the key is shown to be the platform's, and also where it is the only one that is reconciled. A dry run keeps nothing.
 func TestTheOnlyConnectedAccountIsDisconnected(t *testing.T) {
 	t.Parallel()
 	b := proving(t, "acct_1")
 	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
-	for _, dry := range []bool{true, false} {
-		r := b.every(t, b.api(b.fake.URL), nil, reconcile.Order{What: reconcile.Events, DryRun: dry})["acct_1"]
-		if r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
-			t.Errorf("%+v", r)
+	for _, except := range [][]string{nil, {""}} {
+		for _, dry := range []bool{true, false} {
+			r := b.every(t, b.api(b.fake.URL), except, reconcile.Order{What: reconcile.Events, DryRun: dry})["acct_1"]
+			if r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
+				t.Errorf("%+v", r)
+			}
+			if got := b.DB.Rows(t, disconnectedRows); (len(got) == 0) != dry {
+				t.Errorf("dry %t, without %q, known to be disconnected: %q", dry, except, got)
+			}
 		}
-		if got := b.DB.Rows(t, disconnectedRows); (len(got) == 0) != dry {
-			t.Errorf("dry %t, known to be disconnected: %q", dry, got)
-		}
+		b.DB.Exec(t, `DELETE FROM disconnected`)
+	}
+}
+
+// A run that has waited for calls passes over the account that was disconnected meanwhile.
+func TestDisconnectedWhileARunWaits(t *testing.T) {
+	t.Parallel()
+	b := proving(t, "acct_1")
+	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: b.Source, What: reconcile.Events, Account: "acct_1", Of: 1}, Who: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.DB.Exec(t, `UPDATE runs SET detail = $2 WHERE run = $1`, run, spent)
+	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t, b.api(b.fake.URL), asIs).Carry})
+	if r := b.Until(t, run, func(r *runs.Run) bool { return r.Status.Final() }); r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 || r.Detail != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A run of the one account that is left goes on with that account, wherever it ended.
+func TestTheOneAccountThatIsLeft(t *testing.T) {
+	t.Parallel()
+	b := proving(t, "acct_1")
+	before, own := b.until(t, "acct_1"), b.until(t, "")
+	ended := b.every(t, b.api(b.fake.URL), []string{""}, reconcile.Order{What: reconcile.Events})
+	if r := ended["acct_1"]; len(ended) != 1 || r == nil || r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
+		t.Errorf("%+v", ended)
+	}
+	if !b.until(t, "acct_1").After(before) || !b.until(t, "").Equal(own) {
+		t.Errorf("proven until %s, of before %s, and of the source's own %s, of before %s", b.until(t, "acct_1"), before, b.until(t, ""), own)
 	}
 }
 

@@ -21,7 +21,7 @@ type Report struct {
 	Types []TypeReport `json:"types"`
 	// SkewSeconds is by how much the API's clock and the database's have differed; 0 where it is no more than is tolerated, or where the run has not ended.
 	SkewSeconds int64 `json:"skew_seconds"`
-	// VersionsAlone are those of the types of which only versions are proven, since their lists tell no more and not every change is known to move one.
+	// VersionsAlone are those of the types that were listed whole by versions alone, which not every change is known to move: what moves none is neither found nor proven.
 	VersionsAlone []string `json:"versions_alone"`
 }
 
@@ -47,7 +47,7 @@ type TypeReport struct {
 
 const (
 	reportSQL = `SELECT s.name, w.account, coalesce((SELECT r.counts ->> 'skew_seconds' FROM runs r WHERE r.run = w.run)::bigint, 0),
-  ARRAY(SELECT t.object_type FROM sweeps t JOIN watermarks m ON m.source = t.source AND m.account = t.account AND m.what = 'versions ' || t.object_type WHERE t.run = w.run ORDER BY t.object_type)
+  ARRAY(SELECT t.object_type FROM sweeps t WHERE t.run = w.run AND t.versions_alone ORDER BY t.object_type)
 FROM sweeps w JOIN sources s ON s.number = w.source WHERE w.run = $1 LIMIT 1`
 
 	typesSQL = `SELECT s.object_type, ` + progressColumns + ` FROM sweeps s WHERE s.run = $1 ORDER BY s.object_type`

@@ -120,9 +120,10 @@ type Proven struct {
 	number int32
 }
 
+// watermarksSQL reads what is proven. The part of an account that is kept by a name of its own begins with the account's and a slash.
 const watermarksSQL = `
 SELECT m.source, s.name, m.account, m.what, m.since, m.until, m.run, m.at, coalesce(u.run, 0), coalesce(u.why, ''), g.since, coalesce(g.why, '')
-FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT JOIN disconnected g ON g.source = m.source AND g.account = m.account LEFT JOIN LATERAL (
+FROM watermarks m JOIN sources s ON s.number = m.source AND m.what NOT LIKE 'run %' LEFT JOIN disconnected g ON g.source = m.source AND (g.account = m.account OR starts_with(m.account, g.account || '/')) LEFT JOIN LATERAL (
   SELECT u.run, u.why, u.object_type FROM sweeps u WHERE u.phase = 'unlisted' AND u.source = m.source AND u.account = m.account AND u.object_type = substring(m.what FROM '^(?:type|versions|changes) (.*)$') ORDER BY u.run DESC LIMIT 1
 ) u ON NOT EXISTS (SELECT FROM sweeps d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account AND d.object_type = u.object_type AND d.run > u.run)
 WHERE (m.source, m.account, m.what) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5

@@ -251,7 +251,7 @@ func (s *sweep) renew(ctx context.Context) error {
 }
 
 const (
-	doneSweepSQL = `UPDATE sweeps s SET phase = 'done', cursor = '', updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
+	doneSweepSQL = `UPDATE sweeps s SET phase = 'done', cursor = '', versions_alone = $3, updated_at = clock_now() WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 
 	unlistSQL = `DELETE FROM listed WHERE run = $1 AND object_type = $2`
 )
@@ -259,7 +259,7 @@ const (
 // finish ends the sweep of the type and raises its watermarks, unless something is left.
 func (s *sweep) finish(ctx context.Context) error {
 	return s.change(ctx, "end the sweep of a type", func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.scan(tx.QueryRow(ctx, doneSweepSQL, s.hold.Run.Run, s.objectType)); err != nil {
+		if err := s.scan(tx.QueryRow(ctx, doneSweepSQL, s.hold.Run.Run, s.objectType, s.list.Blind && s.whole())); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, unlistSQL, s.hold.Run.Run, s.objectType); err != nil {

@@ -71,12 +71,16 @@ ON CONFLICT (source, account, what) DO UPDATE SET run = excluded.run, at = exclu
   until = CASE WHEN m.scope = excluded.scope THEN greatest(m.until, excluded.until) ELSE excluded.until END
 WHERE m.scope = excluded.scope AND excluded.since <= m.until AND excluded.until >= m.since OR m.scope <> excluded.scope AND excluded.since <= m.since`
 
+// unmarkSQL drops a watermark that says less than another one now.
+const unmarkSQL = `DELETE FROM watermarks m WHERE m.source = $1 AND m.account = $2 AND m.what = $3`
+
 // unsure is how far before the list a row may have been seen that counts as ahead of it: a Date tells its second alone, and an answer may be late and slow.
 func (s *sweep) unsure() time.Duration {
 	return time.Second + s.source.Reader.Lag() + s.source.Caller.Longest()
 }
 
-// raise raises the watermarks of the type, unless something is left, or a part of the list was passed over: that of all by a whole list, and that of the changes, where the API tells them, by either.
+// raise raises the watermarks of the type, unless something is left, or a part of the list was passed over: that of all by a whole list, and that of the changes, where the API tells them, by either. Once all is
+// proven of a type, that its versions were says no more.
 func (s *sweep) raise(ctx context.Context, tx pgx.Tx) error {
 	since, until, what := epoch, s.began.Add(-s.unsure()), []string{typeMark(s.objectType)}
 	if s.list.Blind {
@@ -94,6 +98,14 @@ func (s *sweep) raise(ctx context.Context, tx pgx.Tx) error {
 	if s.order.DryRun || s.Left > 0 || len(s.passed) > 0 || !since.Before(until) {
 		return nil
 	}
-	_, err := tx.Exec(ctx, provenTypeSQL, s.order.Source, s.order.Account, what, s.objectType, since, until, s.hold.Run.Run)
-	return err
+	if _, err := tx.Exec(ctx, provenTypeSQL, s.order.Source, s.order.Account, what, s.objectType, since, until, s.hold.Run.Run); err != nil {
+		return fmt.Errorf("raise the watermarks of type %s: %w", s.objectType, err)
+	}
+	if what[0] != typeMark(s.objectType) {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, unmarkSQL, s.order.Source, s.order.Account, versionsMark(s.objectType)); err != nil {
+		return fmt.Errorf("drop what was proven of the versions of type %s: %w", s.objectType, err)
+	}
+	return nil
 }

@@ -231,7 +231,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (sta
 func (w *work) carry(ctx context.Context) (runs.Status, error) {
 	if strings.HasPrefix(w.hold.Detail, spentWords) { // it says so no more once a call can be made
 		if _, err := w.control(ctx, w.order.Account); err != nil {
-			return "", err
+			return w.disconnected(ctx, err)
 		}
 		if err := w.hold.Note(ctx, ""); err != nil {
 			return "", err

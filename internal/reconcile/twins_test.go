@@ -129,6 +129,28 @@ func TestChangesUnderAVersion(t *testing.T) {
 	}
 }
 
+// Once a list tells more than versions, only what is proven by that is told; what a run of before has said of itself stays.
+func TestAListThatTellsMoreThanBefore(t *testing.T) {
+	t.Parallel()
+	b := twins(t, true)
+	b.fake.Create("product")
+	b.deliver(t, func(int) bool { return false })
+	b.fake.Advance(2 * time.Minute)
+	stop := b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t).Carry})
+	full := reconcile.Order{Type: "product", Full: true}
+	alone := b.sweepOf(t, full).Run
+	b.proves(t, "product", "versions product")
+	stop()
+	b.api.Bulk = nil
+	b.fake.Advance(2 * time.Minute)
+	b.Carry(t, "two", 1, map[string]runs.Carry{reconcile.Job: b.runner(t).Carry})
+	b.sweepOf(t, full)
+	b.proves(t, "product", "type product")
+	if report, err := reconcile.Drift(t.Context(), b.Operator, alone); err != nil || !slices.Equal(report.VersionsAlone, []string{"product"}) {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
 // proves checks what is proven of a type, beside what changed.
 func (b *bulkShop) proves(t *testing.T, objectType string, want ...string) {
 	t.Helper()

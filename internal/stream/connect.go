@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -35,8 +36,11 @@ type Conn struct {
 	// reconnected is told of each reconnect, without blocking.
 	reconnected chan struct{}
 	// stop ends leave, which closes left.
-	stop context.CancelFunc
-	left chan struct{}
+	stop   context.CancelFunc
+	left   chan struct{}
+	logger *slog.Logger
+	// streams are the names of those that were there.
+	streams sync.Map
 }
 
 // maxInFlight bounds the unanswered publishes of a window.
@@ -52,7 +56,7 @@ const PublishTimeout = 5 * time.Second
 // Connect returns at once even where no server answers yet: everything that needs one says so when it is used. The settings
 // notice a hung server within a second, and a lost one never buffers: what could not be sent has failed.
 func Connect(o Options) (*Conn, error) {
-	c := &Conn{reconnected: make(chan struct{}, 1)}
+	c := &Conn{reconnected: make(chan struct{}, 1), logger: o.Logger}
 	opts := []nats.Option{
 		nats.Name(o.Name),
 		nats.Timeout(500 * time.Millisecond), nats.PingInterval(500 * time.Millisecond), nats.MaxPingsOutstanding(1),

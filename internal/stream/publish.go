@@ -246,12 +246,10 @@ func (p *Publisher) gate(ctx context.Context) {
 		p.metrics.unknown()
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("read the stream's lag: no answer within 2 s"))
-	defer cancel()
-	lag, err := p.conn.Lag(ctx, true)
+	lag, err := p.lag(ctx)
 	if Gone(err) {
-		if err = p.conn.Ensure(ctx, p.limits); err == nil {
-			lag, err = p.conn.Lag(ctx, true)
+		if err = p.ensure(ctx); err == nil {
+			lag, err = p.lag(ctx)
 		}
 	}
 	if err != nil {
@@ -264,6 +262,18 @@ func (p *Publisher) gate(ctx context.Context) {
 	}
 	p.metrics.lag(lag)
 	p.open = lag.Share <= gateShare
+}
+
+func (p *Publisher) lag(ctx context.Context) (Lag, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Second, errors.New("read the stream's lag: no answer within 2 s"))
+	defer cancel()
+	return p.conn.Lag(ctx, true)
+}
+
+func (p *Publisher) ensure(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("make the streams: not done within 10 s"))
+	defer cancel()
+	return p.conn.Ensure(ctx, p.limits)
 }
 
 // flushWithin is how long a stop may take to publish what waits.

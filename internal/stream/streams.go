@@ -83,33 +83,6 @@ func (l Limits) ofRuns() Limits {
 	return l
 }
 
-func (c *Conn) make(ctx context.Context, name, subject, about string, l Limits) error {
-	cfg := streamConfig(name, subject, about, l)
-	_, err := c.js.UpdateStream(ctx, cfg)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		err = c.create(ctx, cfg)
-	}
-	if err != nil {
-		return fmt.Errorf("make stream %s: %w", name, err)
-	}
-	return nil
-}
-
-var errRemains = errors.New("the server had not removed all of the stream of that name that was deleted; it is deleted again, and made at the next try")
-
-// create makes a stream that is not there. A server says that one is gone before it has removed its files, and one that is made meanwhile stands on files that are taken
-// away under it: it is born with the old messages, and answers no publish for as long as the server runs (2.15.2). Such a one goes again.
-func (c *Conn) create(ctx context.Context, cfg jetstream.StreamConfig) error {
-	s, err := c.js.CreateStream(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	if info := s.CachedInfo(); info.State.LastSeq == 0 || !info.State.LastTime.Before(info.Created) {
-		return nil
-	}
-	return errors.Join(errRemains, c.js.DeleteStream(ctx, cfg.Name))
-}
-
 func streamConfig(name, subject, about string, l Limits) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: name, Description: about, Subjects: []string{subject + ".>"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,

@@ -139,7 +139,7 @@ func (s *Server) RollBack(t testing.TB, saved string) {
 	s.start(t)
 }
 
-// HalfDelete restarts the server with what a deletion that did not come to its end leaves of a stream: it is not there, its messages are.
+// HalfDelete restarts the server without what it keeps of a stream beside its messages: it is not there, and its messages are, as where a deletion did not come to its end.
 func (s *Server) HalfDelete(t testing.TB, stream string) {
 	t.Helper()
 	s.Stop(t)

@@ -209,7 +209,7 @@ func TestNATSUsers(t *testing.T) {
 			"$JS.API.STREAM.MSG.DELETE.POSTERN_EVENTS"},
 		"consumer": {stream.EventsSubject + ".stripe.x", stream.ChangesSubject + ".stripe.x",
 			"$JS.API.CONSUMER.CREATE.POSTERN_EVENTS.processor", "$JS.ACK.POSTERN_EVENTS.processor.1"},
-		"processor": {"$JS.API.STREAM.DELETE.POSTERN_EVENTS", "$JS.API.STREAM.PURGE.POSTERN_CHANGES", "$JS.API.STREAM.CREATE.OTHER"},
+		"processor": {"$JS.API.STREAM.DELETE.POSTERN_CHANGES", "$JS.API.STREAM.PURGE.POSTERN_CHANGES", "$JS.API.STREAM.CREATE.OTHER"},
 	} {
 		for _, subject := range subjects {
 			refused(t, certs, user, url, subject)
