@@ -1314,7 +1314,8 @@ CREATE TABLE postern.spools (
     known_at timestamp with time zone DEFAULT postern.clock_now(),
     told_at timestamp with time zone,
     deliveries bigint,
-    bytes bigint
+    bytes bigint,
+    oldest_at timestamp with time zone
 )
 WITH (fillfactor='20', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='2000');
 
@@ -1331,6 +1332,8 @@ COMMENT ON COLUMN postern.spools.known_at IS 'since when the row is there; null:
 COMMENT ON COLUMN postern.spools.told_at IS 'when the gateway last told of it, full or empty; null: by a gateway of before that was kept';
 
 COMMENT ON COLUMN postern.spools.deliveries IS 'how many were in it at told_at, and bytes how large they were';
+
+COMMENT ON COLUMN postern.spools.oldest_at IS 'when the oldest of what was in it at told_at was acknowledged, or before; null: nothing was in it, or nobody knows';
 
 CREATE TABLE postern.staged (
     source integer NOT NULL,

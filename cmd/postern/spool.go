@@ -27,6 +27,7 @@ func newSpoolCommand(c *cli) *cobra.Command {
 			{"LAST TOLD", func(s redaction.Spool) string { return s.ToldAt.String() }},
 			{"DELIVERIES", func(s redaction.Spool) string { return known(s.Deliveries) }},
 			{"BYTES", func(s redaction.Spool) string { return known(s.Bytes) }},
+			{"OLDEST", func(s redaction.Spool) string { return s.OldestAt.String() }},
 			{"LAST EMPTY", func(s redaction.Spool) string { return s.EmptyAt.String() }},
 			{"WAITED FOR BY RUNS", waitingRuns},
 		},

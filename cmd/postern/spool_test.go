@@ -12,13 +12,13 @@ func TestSpools(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.run(t, "spool", "list").want(t, 0, "No spools: no gateway that has one runs", "")
-	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES
-		('full', 'there:/spool', '2026-01-01Z', '2026-01-02Z', '2026-01-03Z', 3, 100), ('here', 'here:/spool', now(), now(), now(), 0, 0), ('dark', 'there:/spool', now(), '-infinity', null, null, null)`)
+	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes, oldest_at) VALUES
+		('full', 'there:/spool', '2026-01-01Z', '2026-01-02Z', '2026-01-03Z', 3, 100, '2026-01-02T12:00Z'), ('here', 'here:/spool', now(), now(), now(), 0, 0, null), ('dark', 'there:/spool', now(), '-infinity', null, null, null, null)`)
 	b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`)
 	b.run(t, "redact", "--event", "evt_1", "--yes", "--no-wait", "--reason", "why").want(t, 0, "", "")
 	r := b.run(t, "spool", "list")
-	r.want(t, 0, "LAST EMPTY                   WAITED FOR BY RUNS\n", "")
-	r.want(t, 0, "full   there:/spool  2026-01-01T00:00:00.000000Z  2026-01-03T00:00:00.000000Z  3           100    2026-01-02T00:00:00.000000Z  1\n", "")
+	r.want(t, 0, "OLDEST                       LAST EMPTY                   WAITED FOR BY RUNS\n", "")
+	r.want(t, 0, "full   there:/spool  2026-01-01T00:00:00.000000Z  2026-01-03T00:00:00.000000Z  3           100    2026-01-02T12:00:00.000000Z  2026-01-02T00:00:00.000000Z  1\n", "")
 	b.run(t, "spool", "forget", "full").want(t, 2, "", "say why with --reason")
 	b.run(t, "spool", "forget", "full", "--reason", "why").want(t, 2, "", "give --yes")
 	b.run(t, "spool", "forget", "nobody", "--reason", "why", "--yes").want(t, 3, "", "knows of none with this name")

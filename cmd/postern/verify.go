@@ -44,7 +44,8 @@ its events make of it, deleted ones included; no effect was planned twice, or le
 Violations are named, --most of each kind, with what mends them, and make the exit status 1. How events are read is taken from --config FILE, as processors have it; of sources that are not in
 it, only keys, events and outcomes are compared, which is told. With --signatures the secrets must be in it too.
 
-What gateways have told of their spools is told too: what is in one waits since it was last empty, and is a violation beyond --wait; of which nobody has told for ` + redaction.SpoolLate.String() + `, a note says so.
+What gateways have told of their spools is told too: what is in one waits since the oldest of it was acknowledged, or, where its gateway did not tell that, since the spool was last empty, and is a
+violation beyond --wait; of which nobody has told for ` + redaction.SpoolLate.String() + `, a note says so.
 With --spool DIR, as often as there are folders, the deliveries that a gateway's spool on this machine holds are looked for in the log: those that are not there yet wait, and are a
 violation beyond --wait; what is damaged, and what was set apart and is not in the log, is one at once. The folder is only read, and its gateway may run meanwhile.
 

@@ -9,14 +9,14 @@ import (
 func TestSpools(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes) VALUES ('gone', 'there:/spool', '-infinity', now() - interval '1 h', 3, 100), ('here', 'here:/spool', now(), now(), 0, 0)`)
+	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes, oldest_at) VALUES ('gone', 'there:/spool', '-infinity', now() - interval '1 h', 3, 100, '2026-01-01Z'), ('here', 'here:/spool', now(), now(), 0, 0, null)`)
 	status, page := b.get(t, "/api/v1/spools?limit=1")
 	items, _ := page["items"].([]any)
 	if status != 200 || len(items) != 1 || items[0].(map[string]any)["spool"] != "gone" || page["next_cursor"] == nil {
 		t.Fatalf("%d %v", status, page)
 	}
 	status, s := b.get(t, "/api/v1/spools/gone")
-	if status != 200 || s["place"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 || s["empty_at"] != nil || s["told_at"] == nil || s["known_since"] == nil || len(s["redactions"].([]any)) != 0 {
+	if status != 200 || s["place"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 || s["oldest_at"] != "2026-01-01T00:00:00.000000Z" || s["empty_at"] != nil || s["told_at"] == nil || s["known_since"] == nil || len(s["redactions"].([]any)) != 0 {
 		t.Errorf("%d %v", status, s)
 	}
 	const kind = "application/json"

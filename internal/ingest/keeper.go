@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -121,14 +122,14 @@ func (s *Server) drain(ctx context.Context) {
 		if !s.unproven.Load() { // else the database may be another one, or of another version
 			var err error
 			if time.Since(told) >= tellEvery { // before anything is drained: a redaction must know that there is something to wait for
-				if err = s.tell(ctx); err == nil {
+				if err = s.tell(ctx, false); err == nil {
 					told = time.Now()
 				} else if s.Spool.Stats().Records > 0 && !postgres.IsRefused(err) {
 					s.appender.gone(err)
 				}
 			}
 			if err == nil {
-				err = s.Spool.Drain(ctx, s.Settings.BatchMax, s.Settings.BatchBytes, func(batch []spool.Record) error { return s.unspool(ctx, numbers, batch) })
+				err = s.drainOnce(ctx, numbers)
 				if postgres.Code(err) != "" && !errors.Is(err, events.ErrUnavailable) && !s.appender.stalled() {
 					s.appender.back() // it answers: what is wrong with what is kept need not be wrong with what comes now
 				}
@@ -141,6 +142,16 @@ func (s *Server) drain(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// drainOnce appends what the spool holds until nothing is left, and has it told of meanwhile: that may take minutes, and a batch may hang.
+func (s *Server) drainOnce(ctx context.Context, numbers map[string]int32) error {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ended := make(chan struct{})
+	defer close(ended)
+	beside.Go(func() { s.tellUntil(ctx, ended) })
+	return s.Spool.Drain(ctx, s.Settings.BatchMax, s.Settings.BatchBytes, func(batch []spool.Record) error { return s.unspool(ctx, numbers, batch) })
 }
 
 // tellWaits says why the spool is not emptied, once for each reason in a row; what needs a person as an error. It returns what is said now.

@@ -144,7 +144,7 @@ func (s *Server) Replace(endpoints map[string]Endpoint) {
 // Errors: events.ErrUnavailable; then nothing has changed.
 func (s *Server) Proven(ctx context.Context) error {
 	if s.Spool != nil {
-		if err := s.tell(ctx); err != nil {
+		if err := s.tell(ctx, false); err != nil {
 			return err
 		}
 	}

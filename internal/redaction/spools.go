@@ -32,7 +32,7 @@ func (w *work) drained(ctx context.Context) error {
 	return runs.Later(spoolsAgain, fmt.Sprintf("waits until the gateway with the spool %s says that nothing older is in it: start that gateway if it does not run; if its disk is lost, postern spool forget %s", place, spool))
 }
 
-// SpoolLate is how long a gateway may say nothing of its spool; one that runs and reaches the database tells every two seconds.
+// SpoolLate is how long a gateway may say nothing of its spool; one that runs and reaches the database tells every two seconds, also while it drains it.
 const SpoolLate = 5 * time.Minute
 
 // Spool is one that the database knows: that of a gateway which runs, or ended without the time to say that nothing is left.
@@ -48,6 +48,8 @@ type Spool struct {
 	// Deliveries and Bytes are what was in it at ToldAt; nil where a gateway of an earlier version told.
 	Deliveries *int64 `json:"deliveries"`
 	Bytes      *int64 `json:"bytes"`
+	// OldestAt is not after the oldest of them was acknowledged; zero where there were none, or nobody knows.
+	OldestAt events.Instant `json:"oldest_at"`
 	// Redactions are the runs that wait for it.
 	Redactions []int64 `json:"redactions"`
 }
@@ -56,7 +58,7 @@ type Spool struct {
 const toldSQL = `greatest(s.told_at, CASE WHEN isfinite(s.empty_at) THEN s.empty_at END)`
 
 // spoolColumns are a Spool's; $1 is the name of the job.
-const spoolColumns = `s.spool, s.place, s.known_at, ` + toldSQL + `, CASE WHEN isfinite(s.empty_at) THEN s.empty_at END, s.deliveries, s.bytes,
+const spoolColumns = `s.spool, s.place, s.known_at, ` + toldSQL + `, CASE WHEN isfinite(s.empty_at) THEN s.empty_at END, s.deliveries, s.bytes, s.oldest_at,
   ARRAY(SELECT r.run FROM runs r WHERE r.job = $1 AND r.ended_at IS NULL AND r.bound IS NULL AND r.made_at >= s.empty_at ORDER BY r.run)`
 
 const (
@@ -128,9 +130,9 @@ func readSpools(ctx context.Context, db postgres.DB, sql string, args ...any) ([
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Spool, err error) {
-		var known, told, empty *time.Time
-		err = row.Scan(&s.Name, &s.Place, &known, &told, &empty, &s.Deliveries, &s.Bytes, &s.Redactions)
-		s.KnownSince, s.ToldAt, s.EmptyAt = events.Optionally(known), events.Optionally(told), events.Optionally(empty)
+		var known, told, empty, oldest *time.Time
+		err = row.Scan(&s.Name, &s.Place, &known, &told, &empty, &s.Deliveries, &s.Bytes, &oldest, &s.Redactions)
+		s.KnownSince, s.ToldAt, s.EmptyAt, s.OldestAt = events.Optionally(known), events.Optionally(told), events.Optionally(empty), events.Optionally(oldest)
 		return s, err
 	})
 }

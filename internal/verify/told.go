@@ -31,17 +31,11 @@ func (w *work) told(ctx context.Context) error {
 	}
 }
 
-// toldOf tells of one spool. When its oldest delivery was acknowledged, only the folder knows: not before the spool was last empty.
+// toldOf tells of one spool.
 func (w *work) toldOf(s *redaction.Spool) {
 	name := fmt.Sprintf("spool %s (%s)", s.Name, s.Place)
 	if s.Deliveries != nil && *s.Deliveries > 0 {
-		since := s.EmptyAt
-		for _, at := range []events.Instant{s.KnownSince, s.ToldAt} {
-			if since.IsZero() {
-				since = at
-			}
-		}
-		w.wait("deliveries that are acknowledged and in "+name+", as its gateway told", waiting{count: *s.Deliveries, since: since.Time},
+		w.wait("deliveries that are acknowledged and in "+name+", as its gateway told", waiting{count: *s.Deliveries, since: waitsSince(s).Time},
 			"start that gateway; if it runs, its log says what keeps it from appending. postern spool list shows what it tells; where its disk is gone for good: postern spool forget "+s.Name)
 	}
 	const inside = "it may hold acknowledged deliveries that are not in the log; postern verify --spool DIR on its machine looks inside"
@@ -51,4 +45,17 @@ func (w *work) toldOf(s *redaction.Spool) {
 	case silent > redaction.SpoolLate:
 		w.tally.note(fmt.Sprintf("nobody has told of %s since %s (%s): %s", name, s.ToldAt, silent.Round(time.Second), inside), 1)
 	}
+}
+
+// waitsSince is since when the oldest delivery in a spool waits, as its gateway told; where it did not, since the spool was last empty: it is not older.
+func waitsSince(s *redaction.Spool) events.Instant {
+	if s.OldestAt.After(s.EmptyAt.Time) {
+		return s.OldestAt
+	}
+	for _, at := range []events.Instant{s.EmptyAt, s.KnownSince} {
+		if !at.IsZero() {
+			return at
+		}
+	}
+	return s.ToldAt
 }

@@ -16,6 +16,12 @@ func (b *testBundle) tells(t *testing.T, name string, deliveries any, told, empt
 		coalesce(clock_now() - $4::interval, '-infinity'), clock_now() - $3::interval, $2, $2)`, name, deliveries, told, empty)
 }
 
+// oldest is when the oldest delivery in a spool was acknowledged, so long ago, as its gateway told.
+func (b *testBundle) oldest(t *testing.T, name, ago string) {
+	t.Helper()
+	b.exec(t, `UPDATE spools SET oldest_at = clock_now() - $2::interval WHERE spool = $1`, name, ago)
+}
+
 // toldWaits are what waits in spools, by what the report says of it.
 func toldWaits(r *verify.Report) (waits []verify.Wait) {
 	for _, w := range r.Waiting {
@@ -59,6 +65,43 @@ func TestToldSpoolsWait(t *testing.T) {
 	}
 	o.Wait = 15 * time.Minute
 	found(t, run(t, o), verify.WaitsTooLong, 2)
+}
+
+// What is in a spool waits since the oldest of it came, where its gateway told that, and never longer than since the spool was empty: an outage that is over and a drain that goes on are no violation for what came a moment ago.
+func TestToldSpoolsWaitSinceTheirOldest(t *testing.T) {
+	t.Parallel()
+	b := empty(t)
+	ages := map[string]time.Duration{}
+	for name, c := range map[string]struct {
+		empty  any
+		oldest string
+		age    time.Duration
+	}{
+		"drained for long":    {"20 minutes", "2 minutes", 2 * time.Minute},
+		"never empty":         {nil, "3 minutes", 3 * time.Minute},
+		"before it was known": {nil, "5 hours", 5 * time.Hour},
+		"older than empty":    {"10 minutes", "30 minutes", 10 * time.Minute},
+	} {
+		b.tells(t, name, 7, "1 second", c.empty)
+		b.oldest(t, name, c.oldest)
+		ages[name] = c.age
+	}
+	o := b.options(t)
+	o.Wait = 15 * time.Minute
+	r := run(t, o)
+	waits := toldWaits(r)
+	if len(waits) != len(ages) || len(r.Notes) != 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, w := range waits {
+		name, _, _ := strings.Cut(strings.TrimPrefix(w.What, "deliveries that are acknowledged and in spool "), " (")
+		if age := r.At.Sub(w.Since.Time); age < ages[name] || age > ages[name]+time.Minute || w.Count != 7 {
+			t.Errorf("%+v, want %s", w, ages[name])
+		}
+	}
+	if item := found(t, r, verify.WaitsTooLong, 1); !strings.Contains(item.Detail, "spool before it was known ") {
+		t.Errorf("%+v", item)
+	}
 }
 
 // Of a spool that nobody has told of for a while nobody knows what is in it: that is a note, whatever was told last.
