@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // next decides about an effect that was taken. Of a step in doubt it is not asked while the call may be under way still, and it is not sent again under a key that the other side may have forgotten.
 func (d *destination) next(t *taken) (*call, *ending) {
 	t.destination = d.reach.Name
-	c, end := next(t, d.rules.Named(t.rule))
+	c, end := next(t, d.rules.Named(t.rule), d.sides)
 	if end != nil || !c.doubted {
 		return c, end
 	}
@@ -34,6 +35,18 @@ func (d *destination) next(t *taken) (*call, *ending) {
 		return nil, t.doubt(c.step, c.undo, fmt.Sprintf("nobody knows whether it was done, and it was sent %s ago under a key that destination %s keeps for %s (keys_kept)", b.known.Round(time.Second), t.destination, d.reach.KeysKept))
 	}
 	return c, nil
+}
+
+// sides are the destinations of one configuration, by their names.
+type sides map[string]*destination
+
+// one says whether two destinations are the same other side, which knows of both what it was sent: at one address, for one account.
+func (s sides) one(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, y := s[a], s[b]
+	return x != nil && y != nil && x.reach.Place() == y.reach.Place() && maps.EqualFunc(x.reach.Headers, y.reach.Headers, slices.Equal)
 }
 
 // cleared says whether something but a person clears up a doubt, by the rule that the step was sent by as well as by its rule of now.

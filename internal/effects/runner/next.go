@@ -17,8 +17,8 @@ import (
 // notHere is how long an effect waits whose rule is not configured in this process.
 const notHere = time.Minute
 
-// next decides what is to be done about an effect that was taken: a call, or an ending without one. It depends on what is stored and on the rule alone.
-func next(t *taken, r *rules.Rule) (c *call, end *ending) {
+// next decides what is to be done about an effect that was taken: a call, or an ending without one. It depends on what is stored, on the rule, and on which destinations are one alone.
+func next(t *taken, r *rules.Rule, all sides) (c *call, end *ending) {
 	if r == nil {
 		end = t.back(effects.Planned, notHere, t.attempts-1, "its rule "+effects.NotConfigured+"; it waits for it")
 		end.unruled = true
@@ -43,6 +43,9 @@ func next(t *taken, r *rules.Rule) (c *call, end *ending) {
 	c.doubted = b != nil && b.state != effects.StepFailed
 	if c.doubted && !b.cleared(step) {
 		return nil, t.doubt(step, undo, "nobody knows whether it was done, and by the rule that it was sent by it must not be sent again, whatever the rule is now")
+	}
+	if c.doubted && !all.one(b.destination, step.Destination) {
+		return nil, t.doubt(step, undo, fmt.Sprintf("nobody knows whether it was done: it was sent to destination %s, of which %s, where its rule sends it now, cannot know", b.destination, step.Destination))
 	}
 	if c.goes(c.doubted) != t.destination { // the rule is another than the one by which it was planned, a process ended before it knew, or a person had it go on
 		return nil, c.handOver()

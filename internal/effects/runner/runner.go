@@ -86,6 +86,8 @@ type destination struct {
 	// lease is how long an effect is taken.
 	lease time.Duration
 	rules *effects.Rules
+	// sides are all destinations of its configuration.
+	sides sides
 	stop  context.CancelFunc
 }
 
@@ -99,7 +101,7 @@ func (r *Runner) Replace(rules *effects.Rules, reaches []config.Reach) {
 		if reach.Rate > 0 { // none waits for its turn for as long as it is taken
 			reach.Concurrency = min(reach.Concurrency, maxTurns*reach.Rate)
 		}
-		d := &destination{r: r, reach: reach, client: newClient(reach.Allow, reach.Concurrency), limit: rate.NewLimiter(rate.Inf, 1), wake: make(chan struct{}, 1), rules: rules, turns: r.turnsOf(reach.Name), breaker: &breaker{}}
+		d := &destination{r: r, reach: reach, client: newClient(reach.Allow, reach.Concurrency), limit: rate.NewLimiter(rate.Inf, 1), wake: make(chan struct{}, 1), rules: rules, sides: fresh, turns: r.turnsOf(reach.Name), breaker: &breaker{}}
 		if old := before[reach.Name]; old != nil && old.reach.Place() == reach.Place() {
 			d.breaker = old.breaker
 		}

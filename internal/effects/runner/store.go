@@ -29,7 +29,7 @@ RETURNING e.effect, e.claims, e.key, e.rule_version, e.forced, e.rule, e.undoing
 
 // begunSQL reads what was begun. A step that was begun before known_since was kept may have been known since its effect was planned.
 const begunSQL = `
-SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, clock_now() - s.reserved_at, clock_now() - coalesce(s.ended_at, s.reserved_at), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt
+SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination, clock_now() - s.reserved_at, clock_now() - coalesce(s.ended_at, s.reserved_at), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt
 FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[])`
 
 // reserveSQL enters steps before their calls are made. Of an attempt that was not done the other side knows nothing; of any other it may.
@@ -83,6 +83,8 @@ type begun struct {
 	request  json.RawMessage
 	attempts int
 	captured map[string]any
+	// destination is the one that its last attempt went to.
+	destination string
 	// doubt is what clears up a lost answer, by the rule that it was sent by.
 	doubt effects.Doubt
 	// reserved, ended and known are how long ago its last attempt was reserved and ended, and the first was reserved that may have been done.
@@ -142,7 +144,7 @@ func claim(ctx context.Context, tx pgx.Tx, destination, id string, most int, lea
 	var effect int64
 	var b begun
 	var captured []byte
-	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.reserved, &b.ended, &b.known, &b.doubt}, func() (err error) {
+	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.destination, &b.reserved, &b.ended, &b.known, &b.doubt}, func() (err error) {
 		if b.captured, err = rules.Decode(captured); err != nil { // which keeps a long number, as of an id, what it is
 			return err
 		}

@@ -42,7 +42,7 @@ const straysMost = 500
 // strays sees to effects that are due at destinations that are not configured, which nobody takes: they were renamed, or are another process's.
 func (r *Runner) strays(ctx context.Context) error {
 	r.mu.Lock()
-	rules := r.rules
+	rules, all := r.rules, r.destinations
 	r.mu.Unlock()
 	configured := r.names()
 	rows, err := r.Pool.Query(ctx, straysSQL, append([]string{}, configured...))
@@ -54,7 +54,7 @@ func (r *Runner) strays(ctx context.Context) error {
 		return fmt.Errorf("look for destinations: %w", err)
 	}
 	for _, name := range names {
-		if err := r.stray(ctx, rules, configured, name); err != nil {
+		if err := r.stray(ctx, rules, all, configured, name); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (r *Runner) strays(ctx context.Context) error {
 }
 
 // stray hands effects of a destination that is not configured over to the one that their rule says by now; those that have none wait.
-func (r *Runner) stray(ctx context.Context, rules *effects.Rules, configured []string, name string) error {
+func (r *Runner) stray(ctx context.Context, rules *effects.Rules, sides sides, configured []string, name string) error {
 	var over []ending
 	waiting := 0
 	err := postgres.InTx(ctx, r.Pool, "hand effects over", r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
@@ -73,7 +73,7 @@ func (r *Runner) stray(ctx context.Context, rules *effects.Rules, configured []s
 		}
 		for _, t := range all {
 			t.destination = name
-			_, end := r.decide(t, func() (*call, *ending) { return next(t, rules.Named(t.rule)) })
+			_, end := r.decide(t, func() (*call, *ending) { return next(t, rules.Named(t.rule), sides) })
 			unruled := end != nil && end.unruled
 			if end == nil || (end.state == effects.Planned || end.state == effects.Failed) && !slices.Contains(configured, end.destination) {
 				waiting++
