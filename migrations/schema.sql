@@ -775,6 +775,7 @@ CREATE TABLE postern.effect_steps (
     undoable boolean DEFAULT false NOT NULL,
     captures text[] DEFAULT '{}'::text[] NOT NULL,
     known_since timestamp with time zone,
+    once boolean DEFAULT false NOT NULL,
     CONSTRAINT effect_steps_doubt_check CHECK ((doubt = ANY (ARRAY['key'::text, 'check'::text, 'person'::text]))),
     CONSTRAINT effect_steps_state_check CHECK ((state = ANY (ARRAY['reserved'::text, 'done'::text, 'failed'::text, 'unknown'::text])))
 )
@@ -799,6 +800,8 @@ COMMENT ON COLUMN postern.effect_steps.undoable IS 'its rule said how it is undo
 COMMENT ON COLUMN postern.effect_steps.captures IS 'the names under which its rule captures what the answer says, as of when it was sent';
 
 COMMENT ON COLUMN postern.effect_steps.known_since IS 'when the first attempt was reserved that may have been done; null: planned_at of its effect, or reserved_at where there was one attempt';
+
+COMMENT ON COLUMN postern.effect_steps.once IS 'its rule said when it was sent that it is not sent again by itself where the other side does not know of it';
 
 CREATE TABLE postern.effect_window_waits (
     rule text NOT NULL,

@@ -34,7 +34,7 @@ var mutants = []mutant{
 		{panicsGo, "	return *d.make(ctx, c)\n", "	made := d.make(ctx, c)\n	_ = postgres.InTx(ctx, d.r.Pool, \"late\", d.r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error { return reserve(ctx, tx, []*call{c}) })\n	return *made\n"},
 		{panicsGo, "	\"runtime/debug\"\n", "	\"runtime/debug\"\n\n	\"github.com/jackc/pgx/v5\"\n	\"github.com/postern-gateway/postern/internal/postgres\"\n"}}},
 	{"sends a step again that is once", []edit{
-		{nextGo, "	case step.Once:\n", "	case false:\n"}, {nextGo, "&& !c.step.Repeatable():", "&& false:"}, {nextGo, "c.doubted && !b.cleared(step)", "false"}}},
+		{nextGo, "	case c.by == effects.DoubtPerson:\n", "	case false:\n"}, {nextGo, "&& c.by == effects.DoubtPerson:", "&& false:"}}},
 	{"keeps no key apart", []edit{
 		{planGo, "INSERT INTO effects (key, rule_version, rule,", "INSERT INTO effects (forced, key, rule_version, rule,"},
 		{planGo, "SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13,", "SELECT (random() * 1e9)::int, d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13,"}}},
@@ -43,7 +43,7 @@ var mutants = []mutant{
 		{applyGo, "	done.ended = time.Now()\n", "	if err == nil {\n		err = postgres.InTx(ctx, p.Pool, \"late\", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) { done.planned, err = late.plan(ctx, tx); return err })\n	}\n	done.ended = time.Now()\n"},
 		{applyGo, "	var batchID int64\n", "	var batchID int64\n	var late *transitions\n"}}},
 	{"believes whoever answers a check", []edit{{callGo, "	if !a.tells() {\n", "	if false {\n"}, {callGo, "	case done && !a.succeeds():", "	case false:"}}},
-	{"sends a step again that is once and that the other side does not know of", []edit{{callGo, "	case !c.step.Check.Again:\n", "	case false:\n"}}},
+	{"sends a step again that is once and that the other side does not know of", []edit{{callGo, "	case c.once:\n", "	case false:\n"}}},
 	{"asks while the step may be done still", []edit{{doubtGo, "; wait > 0 {", "; false {"}, {nextGo, "max(atLeast, c.step.Check.Settles)", "max(atLeast, 0)"}}},
 	{"takes what was under way at a crash for not done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'failed', ended_at"}}},
 	{"takes what was under way at a crash for done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'done', ended_at"}}},

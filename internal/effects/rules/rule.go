@@ -126,9 +126,6 @@ func (s *Step) Succeeds(status int) bool {
 	return slices.Contains(s.Success, status)
 }
 
-// Repeatable says whether the step may be sent again where nobody knows whether it was done, or whether that can be asked.
-func (s *Step) Repeatable() bool { return !s.Once || s.Check != nil }
-
 // Step is the rule's step of a name; nil: it has none.
 func (r *Rule) Step(name string) *Step {
 	if i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Name == name }); i >= 0 {

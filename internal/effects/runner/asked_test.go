@@ -25,8 +25,8 @@ func inDoubt(t *testing.T, doubted, all int, answer http.HandlerFunc) (*bundle, 
 	for id := 1; id <= all; id++ {
 		b.about(t, id, `{}`)
 	}
-	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, attempts, reserved_at, ended_at, known_since)
-		SELECT effect, 'mail', 0, 'unknown', 'post', '', 1, clock_now() - interval '1 h', clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, doubted)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, attempts, reserved_at, ended_at, known_since)
+		SELECT effect, 'mail', 0, 'unknown', 'post', '', 'check', 1, clock_now() - interval '1 h', clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, doubted)
 	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 1, due = due - interval '1 s' WHERE effect <= $1`, doubted)
 	return b, mails
 }

@@ -119,7 +119,7 @@ func (d *destination) checked(c *call, a answer) *ending {
 	case done:
 		captured, missing := c.capture(a, c.step.Check.Found)
 		return c.done(a.status, captured, missing)
-	case !c.step.Check.Again:
+	case c.once:
 		return c.doubt(c.step, c.undo, fmt.Sprintf("asked at %s, the other side did not know of it (status %d), it may be done later, and it must not be repeated", c.now.UTC().Format(time.RFC3339), a.status))
 	}
 	end := c.again(effects.StepFailed, a.status, "the other side says that it was not done", 0, 0)

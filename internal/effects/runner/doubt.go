@@ -49,9 +49,29 @@ func (s sides) one(a, b string) bool {
 	return x != nil && y != nil && x.reach.Place() == y.reach.Place() && maps.EqualFunc(x.reach.Headers, y.reach.Headers, slices.Equal)
 }
 
-// cleared says whether something but a person clears up a doubt, by the rule that the step was sent by as well as by its rule of now.
-func (b *begun) cleared(step *rules.Step) bool {
-	return b.doubt == effects.DoubtKey || b.doubt == effects.DoubtCheck && step.Check != nil
+// clears says what clears up a lost answer of the call, and whether the step is not sent again for a no of the other side: by the rule that what is sent was made by as well as by its rule of now.
+func (c *call) clears(b *begun) (by effects.Doubt, once bool) {
+	by, once = says(c.step, c.undo)
+	switch {
+	case b == nil || !c.doubted && string(b.request) == "null": // it is made of the rule of now
+		return by, once
+	case c.doubted && (b.doubt == effects.DoubtPerson || b.doubt == effects.DoubtCheck && by != effects.DoubtCheck):
+		return effects.DoubtPerson, once
+	case by == effects.DoubtCheck && !once && b.doubt != effects.DoubtCheck: // which may look for what was not sent, so that its no means nothing
+		return b.doubt, once
+	}
+	return by, once || c.doubted && b.once
+}
+
+// says is what a rule says of that.
+func says(step *rules.Step, undo bool) (by effects.Doubt, once bool) {
+	switch {
+	case step.Check != nil && !undo:
+		return effects.DoubtCheck, !step.Check.Again
+	case step.Once:
+		return effects.DoubtPerson, true
+	}
+	return effects.DoubtKey, false
 }
 
 // keyed says whether nothing but its key keeps the step from being done again.

@@ -41,24 +41,21 @@ func next(t *taken, r *rules.Rule, all sides) (c *call, end *ending) {
 	c = &call{taken: t, rule: r, step: step, undo: undo, place: place, at: time.Now()}
 	b := t.row(step.Name, undo)
 	c.doubted = b != nil && b.state != effects.StepFailed
-	if c.doubted && !b.cleared(step) {
-		return nil, t.doubt(step, undo, "nobody knows whether it was done, and by the rule that it was sent by it must not be sent again, whatever the rule is now")
-	}
-	if c.doubted && !all.one(b.destination, step.Destination) {
+	c.by, c.once = c.clears(b)
+	switch {
+	case !c.doubted:
+	case c.by == effects.DoubtPerson:
+		return nil, t.doubt(step, undo, "nobody knows whether it was done, and by its rule, or the one that it was sent by, it must not be repeated, and the other side cannot be asked")
+	case !all.one(b.destination, step.Destination):
 		return nil, t.doubt(step, undo, fmt.Sprintf("nobody knows whether it was done: it was sent to destination %s, of which %s, where its rule sends it now, cannot know", b.destination, step.Destination))
 	}
 	if c.goes(c.doubted) != t.destination { // the rule is another than the one by which it was planned, a process ended before it knew, or a person had it go on
 		return nil, c.handOver()
 	}
-	switch {
-	case t.attempts > step.Retry.Attempts+1: // processes ended at each, or its rule allows fewer than it did
+	if t.attempts > step.Retry.Attempts+1 { // processes ended at each, or its rule allows fewer than it did
 		return nil, t.review(fmt.Sprintf("step %s: after %d attempts, of which its rule allows %d (retry.attempts)", step.Name, t.attempts-1, step.Retry.Attempts))
-	case !c.doubted:
-	case step.Check != nil && !undo:
-		c.check = true
-	case step.Once:
-		return nil, t.doubt(step, undo, "nobody knows whether it was done, it must not be repeated, and the other side cannot be asked")
 	}
+	c.check = c.doubted && c.by == effects.DoubtCheck
 	if err := c.render(b); err != nil {
 		return nil, t.review(fmt.Sprintf("step %s: %v", step.Name, err))
 	}
@@ -67,7 +64,7 @@ func next(t *taken, r *rules.Rule, all sides) (c *call, end *ending) {
 
 // goes is the destination that the step is sent to, or, where it is in doubt, that is asked: the call takes up that one's room, and no other's.
 func (c *call) goes(doubted bool) string {
-	if doubted && !c.undo && c.step.Check != nil {
+	if doubted && c.by == effects.DoubtCheck {
 		return c.step.Check.Destination
 	}
 	return c.step.Destination
@@ -260,7 +257,7 @@ func (c *call) spared(trouble string, wait time.Duration) *ending {
 func (c *call) again(is effects.StepState, status int, trouble string, atLeast time.Duration, spread float64) *ending {
 	end := c.stepped(is, status, trouble)
 	retry := c.step.Retry
-	if is == effects.Unknown && c.step.Check != nil && !c.check {
+	if is == effects.Unknown && c.by == effects.DoubtCheck && !c.check {
 		atLeast = max(atLeast, c.step.Check.Settles) // so that what is under way still is seen by whoever asks
 	}
 	end.wait = max(retry.Wait(c.attempts, spread), atLeast)
@@ -269,7 +266,7 @@ func (c *call) again(is effects.StepState, status int, trouble string, atLeast t
 		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %d attempts: %s", c.step.Name, c.attempts, trouble)
 	case c.age+end.wait > retry.Age:
 		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %s: %s", c.step.Name, c.age.Round(time.Second), trouble)
-	case end.stepIs == effects.Unknown && !c.undo && !c.step.Repeatable():
+	case end.stepIs == effects.Unknown && c.by == effects.DoubtPerson:
 		return c.doubt(c.step, c.undo, trouble+"; it must not be repeated, and the other side cannot be asked")
 	}
 	return end

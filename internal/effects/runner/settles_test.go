@@ -79,7 +79,7 @@ func TestNobodyIsAskedBeforeItSettles(t *testing.T) {
 			if c.ended == "" {
 				reserved, c.ended = "interval '10 min'", "interval '0 s'"
 			}
-			b.db.Exec(t, `UPDATE effect_steps SET reserved_at = clock_now() - `+reserved+`, ended_at = clock_now() - `+c.ended)
+			b.db.Exec(t, `UPDATE effect_steps SET doubt = 'check', reserved_at = clock_now() - `+reserved+`, ended_at = clock_now() - `+c.ended)
 			b.run(t, "a", b.pool)
 			b.becomes(t, `SELECT concat_ws(' ', e.state, s.state) FROM effects e JOIN effect_steps s USING (effect) WHERE e.state = 'done' OR e.due > clock_now() + interval '45 min' AND e.reason LIKE '%check.settles%'`, c.state)
 			if n := len(other.asked()); (n == 1) != (c.state == "done done") {

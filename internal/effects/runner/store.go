@@ -29,17 +29,17 @@ RETURNING e.effect, e.claims, e.key, e.rule_version, e.forced, e.rule, e.undoing
 
 // begunSQL reads what was begun. A step that was begun before known_since was kept may have been known since its effect was planned.
 const begunSQL = `
-SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination, clock_now() - s.reserved_at, clock_now() - coalesce(s.ended_at, s.reserved_at), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt
+SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination, clock_now() - s.reserved_at, clock_now() - coalesce(s.ended_at, s.reserved_at), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt, s.once
 FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[])`
 
 // reserveSQL enters steps before their calls are made. Of an attempt that was not done the other side knows nothing; of any other it may.
 const reserveSQL = `
-INSERT INTO effect_steps AS s (effect, step, undo, place, state, destination, request, fingerprint, doubt, undoable, captures, attempts, reserved_at, known_since)
-SELECT d.effect, d.step, d.undo, d.place, 'reserved', d.destination, d.request, d.fingerprint, d.doubt, d.undoable, string_to_array(d.captures, ','), 1, now.at, now.at
-FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::int[], $5::text[], $6::jsonb[], $7::bytea[], $8::text[], $9::bool[], $10::text[])
-  AS d(effect, step, undo, place, destination, request, fingerprint, doubt, undoable, captures), (SELECT clock_now() AS at) now
+INSERT INTO effect_steps AS s (effect, step, undo, place, state, destination, request, fingerprint, doubt, once, undoable, captures, attempts, reserved_at, known_since)
+SELECT d.effect, d.step, d.undo, d.place, 'reserved', d.destination, d.request, d.fingerprint, d.doubt, d.once, d.undoable, string_to_array(d.captures, ','), 1, now.at, now.at
+FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::int[], $5::text[], $6::jsonb[], $7::bytea[], $8::text[], $9::bool[], $10::bool[], $11::text[])
+  AS d(effect, step, undo, place, destination, request, fingerprint, doubt, once, undoable, captures), (SELECT clock_now() AS at) now
 ON CONFLICT (effect, step, undo) DO UPDATE SET state = 'reserved', destination = excluded.destination, request = excluded.request, fingerprint = excluded.fingerprint,
-  doubt = excluded.doubt, undoable = excluded.undoable, captures = excluded.captures, attempts = s.attempts + 1, reserved_at = excluded.reserved_at,
+  doubt = excluded.doubt, once = excluded.once, undoable = excluded.undoable, captures = excluded.captures, attempts = s.attempts + 1, reserved_at = excluded.reserved_at,
   known_since = CASE WHEN s.state = 'failed' THEN excluded.known_since ELSE coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN (SELECT planned_at FROM effects WHERE effect = s.effect) ELSE s.reserved_at END) END, ended_at = NULL, status = NULL, error = ''`
 
 // ownSQL locks the effects of endings before anything of them is written, as whoever redacts does, so that what is written next sees what was redacted before it, and neither waits for the other in a circle.
@@ -87,6 +87,8 @@ type begun struct {
 	destination string
 	// doubt is what clears up a lost answer, by the rule that it was sent by.
 	doubt effects.Doubt
+	// once: by that rule it is not sent again where the other side does not know of it.
+	once bool
 	// reserved, ended and known are how long ago its last attempt was reserved and ended, and the first was reserved that may have been done.
 	reserved, ended, known time.Duration
 }
@@ -144,7 +146,7 @@ func claim(ctx context.Context, tx pgx.Tx, destination, id string, most int, lea
 	var effect int64
 	var b begun
 	var captured []byte
-	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.destination, &b.reserved, &b.ended, &b.known, &b.doubt}, func() (err error) {
+	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.destination, &b.reserved, &b.ended, &b.known, &b.doubt, &b.once}, func() (err error) {
 		if b.captured, err = rules.Decode(captured); err != nil { // which keeps a long number, as of an id, what it is
 			return err
 		}
@@ -164,22 +166,14 @@ type call struct {
 	check bool
 	// doubted: nobody knows whether an attempt before this one did the step.
 	doubted bool
+	// by is what clears up a lost answer, and once: the step is not sent again for a no of the other side.
+	by   effects.Doubt
+	once bool
 	// at is when the effect was taken.
 	at      time.Time
 	place   int
 	request rules.Rendered
 	facts   *rules.Facts
-}
-
-// doubts says what clears up a lost answer of the call.
-func (c *call) doubts() effects.Doubt {
-	switch {
-	case c.step.Check != nil && !c.undo:
-		return effects.DoubtCheck
-	case c.step.Once:
-		return effects.DoubtPerson
-	}
-	return effects.DoubtKey
 }
 
 // captures are the names of what the answer is to say, which are of letters, digits and _.
@@ -194,7 +188,7 @@ func (c *call) captures() []string {
 func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
 	var ids []int64
 	var steps, destinations, doubts, captures []string
-	var undos, undoable []bool
+	var undos, onces, undoable []bool
 	var places []int32
 	var requests, prints [][]byte
 	for _, c := range calls {
@@ -207,13 +201,13 @@ func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
 		}
 		ids, steps, undos, places = append(ids, c.effect), append(steps, c.step.Name), append(undos, c.undo), append(places, int32(c.place))
 		destinations, requests, prints = append(destinations, c.step.Destination), append(requests, stored), append(prints, print)
-		doubts, undoable = append(doubts, string(c.doubts())), append(undoable, c.step.Undo != nil)
+		doubts, onces, undoable = append(doubts, string(c.by)), append(onces, c.once), append(undoable, c.step.Undo != nil)
 		captures = append(captures, strings.Join(c.captures(), ","))
 	}
 	if len(ids) == 0 {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, reserveSQL, ids, steps, undos, places, destinations, requests, prints, doubts, undoable, captures); err != nil {
+	if _, err := tx.Exec(ctx, reserveSQL, ids, steps, undos, places, destinations, requests, prints, doubts, onces, undoable, captures); err != nil {
 		return fmt.Errorf("reserve %d steps: %w", len(ids), err)
 	}
 	return nil
