@@ -72,13 +72,13 @@ func TestABreakOutlivesReloads(t *testing.T) {
 	r := New(Options{})
 	r.Replace(nil, []config.Reach{api, post})
 	for range tripsAfter {
-		r.destination("post").breaker.tell(false)
+		r.destinations["post"].breaker.tell(false)
 	}
-	r.destination("api").breaker.rest(longestRest)
+	r.destinations["api"].breaker.rest(longestRest)
 	wants := func(free int, names ...string) {
 		t.Helper()
 		for _, name := range names {
-			if room, _ := r.destination(name).breaker.room(8, 0); room != free {
+			if room, _ := r.destinations[name].breaker.room(8, 0); room != free {
 				t.Errorf("%s: room for %d, want %d", name, room, free)
 			}
 		}

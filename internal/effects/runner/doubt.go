@@ -21,10 +21,8 @@ func (d *destination) next(t *taken) (*call, *ending) {
 	}
 	b := t.row(c.step.Name, c.undo)
 	if c.check {
-		// It ended at the latest with what ended the attempt, or with the lease that it was made under.
-		ended := max(b.ended, b.reserved-d.r.lease(c.step.Destination, d.lease))
-		if wait := c.step.Check.Settles - ended; wait > 0 {
-			return nil, t.back(effects.Failed, wait, t.attempts-1, fmt.Sprintf("step %s: the other side is asked whether it was done %s after the attempt (check.settles)", c.step.Name, c.step.Check.Settles))
+		if wait := c.step.Check.Settles - max(b.ended, 0); wait > 0 {
+			return nil, c.settle(wait, b.ended < 0)
 		}
 		return c, nil
 	}
@@ -35,6 +33,15 @@ func (d *destination) next(t *taken) (*call, *ending) {
 		return nil, t.doubt(c.step, c.undo, fmt.Sprintf("nobody knows whether it was done, and it was sent %s ago under a key that destination %s keeps for %s (keys_kept)", b.known.Round(time.Second), t.destination, d.reach.KeysKept))
 	}
 	return c, nil
+}
+
+// settle has the other side asked after a while. unknown: when the attempt ended is not known, so that it ended now at the latest.
+func (c *call) settle(wait time.Duration, unknown bool) *ending {
+	end := c.back(effects.Failed, wait, c.attempts-1, fmt.Sprintf("step %s: the other side is asked whether it was done %s after the attempt (check.settles)", c.step.Name, c.step.Check.Settles))
+	if unknown {
+		end.step, end.undo, end.stepIs, end.doubted = c.step.Name, c.undo, effects.Unknown, true
+	}
+	return end
 }
 
 // sides are the destinations of one configuration, by their names.

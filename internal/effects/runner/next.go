@@ -38,7 +38,7 @@ func next(t *taken, r *rules.Rule, all sides) (c *call, end *ending) {
 			return nil, t.review(fmt.Sprintf("step %s was done, and its rule has no such step any more, so that %s may be the same again: give the step its name back and retry, or reject what is left", b.step, step.Name))
 		}
 	}
-	c = &call{taken: t, rule: r, step: step, undo: undo, place: place, at: time.Now()}
+	c = &call{taken: t, rule: r, step: step, undo: undo, place: place}
 	b := t.row(step.Name, undo)
 	c.doubted = b != nil && b.state != effects.StepFailed
 	c.by, c.once = c.clears(b)

@@ -142,21 +142,6 @@ func (r *Runner) Wake(destinations []string) {
 	}
 }
 
-// destination is the one of a name; nil: it is not configured.
-func (r *Runner) destination(name string) *destination {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.destinations[name]
-}
-
-// lease is how long effects are taken for a destination, and at least so long.
-func (r *Runner) lease(name string, least time.Duration) time.Duration {
-	if d := r.destination(name); d != nil {
-		return max(d.lease, least)
-	}
-	return least
-}
-
 func (d *destination) awake() {
 	select {
 	case d.wake <- struct{}{}:

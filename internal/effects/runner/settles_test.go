@@ -59,30 +59,53 @@ func TestOnceIsNotSentAgainForANo(t *testing.T) {
 	}
 }
 
-// Nobody is asked before an attempt has settled, also where its process ended and the lease is all that is known of its end.
+// Nobody is asked before an attempt has settled. Where it is not known when that ended, or a clock that was ahead has told it, it counts from when that is noticed; what was told of the attempt stays.
 func TestNobodyIsAskedBeforeItSettles(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		ended string // of an attempt that was reserved two hours ago
-		state string
-	}{
-		"long ago":             {"interval '2 h'", "done done"},
-		"ended a moment ago":   {"interval '0 s'", "done done"}, // its lease ended long before
-		"reserved not as long": {"", "failed unknown"},
+	const waits = "failed unknown 503 busy t"
+	for name, c := range map[string]struct{ ended, state string }{
+		"long ago":                  {"clock_now() - interval '2 h'", "done done 200 t"},
+		"a moment ago":              {"clock_now()", waits},
+		"nobody knows when":         {"NULL", waits},
+		"by a clock that was ahead": {"clock_now() + interval '30 d'", waits},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, strings.Replace(checkedStep, "300ms", "1h", 1))
 			other := b.to(t, scriptedAnswer{status: 200})
 			b.doubted(t, "2 h")
-			reserved := "interval '2 h'"
-			if c.ended == "" {
-				reserved, c.ended = "interval '10 min'", "interval '0 s'"
-			}
-			b.db.Exec(t, `UPDATE effect_steps SET doubt = 'check', reserved_at = clock_now() - `+reserved+`, ended_at = clock_now() - `+c.ended)
+			b.db.Exec(t, `UPDATE effect_steps SET doubt = 'check', status = 503, error = 'busy', reserved_at = clock_now() - interval '2 h', ended_at = `+c.ended)
 			b.run(t, "a", b.pool)
-			b.becomes(t, `SELECT concat_ws(' ', e.state, s.state) FROM effects e JOIN effect_steps s USING (effect) WHERE e.state = 'done' OR e.due > clock_now() + interval '45 min' AND e.reason LIKE '%check.settles%'`, c.state)
-			if n := len(other.asked()); (n == 1) != (c.state == "done done") {
+			const is = `SELECT concat_ws(' ', e.state, s.state, s.status, nullif(s.error, ''), s.ended_at <= clock_now()) FROM effects e JOIN effect_steps s USING (effect)
+				WHERE e.state = 'done' OR e.due BETWEEN clock_now() + interval '45 min' AND clock_now() + interval '61 min' AND e.reason LIKE '%check.settles%'`
+			b.becomes(t, is, c.state)
+			if n := len(other.asked()); (n == 1) != (c.state != waits) {
+				t.Errorf("asked %d times", n)
+			}
+			if c.state == waits {
+				b.db.Exec(t, `UPDATE effect_steps SET ended_at = ended_at - interval '1 h'`)
+				b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+				b.becomes(t, is, "done done 200 t")
+			}
+		})
+	}
+}
+
+// An attempt whose process died ended with the lease that it was made under, and not with the shorter one of the timeout of now, nor when somebody came by.
+func TestAnAttemptEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	for until, state := range map[string]string{"25 min": "done done t", "1 s": "failed unknown t"} {
+		t.Run(until, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, strings.Replace(checkedStep, "300ms", "20m", 1))
+			other := b.to(t, scriptedAnswer{status: 200})
+			b.doubted(t, "30 min")
+			b.db.Exec(t, `UPDATE effect_steps SET state = 'reserved', doubt = 'check', reserved_at = clock_now() - interval '30 min', ended_at = NULL`)
+			b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, taken_by = 'dead', taken_until = clock_now() - $1::interval`, until)
+			b.run(t, "a", b.pool)
+			b.becomes(t, `SELECT concat_ws(' ', e.state, s.state, s.ended_at IS NOT NULL) FROM effects e JOIN effect_steps s USING (effect)
+				WHERE e.state = 'done' OR e.due > clock_now() + interval '15 min' AND s.ended_at BETWEEN s.reserved_at + interval '29 min' AND s.reserved_at + interval '30 min'`, state)
+			if n := len(other.asked()); (n == 1) != (state == "done done t") {
 				t.Errorf("asked %d times", n)
 			}
 		})

@@ -29,7 +29,7 @@ RETURNING e.effect, e.claims, e.key, e.rule_version, e.forced, e.rule, e.undoing
 
 // begunSQL reads what was begun. A step that was begun before known_since was kept may have been known since its effect was planned.
 const begunSQL = `
-SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination, clock_now() - s.reserved_at, clock_now() - coalesce(s.ended_at, s.reserved_at), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt, s.once
+SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination, coalesce(clock_now() - s.ended_at, interval '-1 s'), clock_now() - coalesce(s.known_since, CASE WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.doubt, s.once
 FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[])`
 
 // reserveSQL enters steps before their calls are made. Of an attempt that was not done the other side knows nothing; of any other it may.
@@ -45,10 +45,10 @@ ON CONFLICT (effect, step, undo) DO UPDATE SET state = 'reserved', destination =
 // ownSQL locks the effects of endings before anything of them is written, as whoever redacts does, so that what is written next sees what was redacted before it, and neither waits for the other in a circle.
 const ownSQL = `SELECT FROM effects WHERE effect = ANY($1::bigint[]) ORDER BY effect FOR UPDATE`
 
-// endStepsSQL records what came of steps, as long as no other attempt was begun; of what was redacted meanwhile it keeps no word of the other side's.
+// endStepsSQL records what came of steps, as long as no other attempt was begun; of what was redacted meanwhile it keeps no word of the other side's. Of a doubt that nothing new is told of it keeps what was told, and that it ended now where that was not known or is yet to come.
 const endStepsSQL = `
-UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown' AND d.state = 'unknown' THEN coalesce(s.ended_at, clock_now()) ELSE clock_now() END, status = nullif(d.status, 0), doubt = CASE WHEN d.person THEN 'person' ELSE s.doubt END,
-  captured = CASE WHEN e.facts IS NULL THEN '{}' ELSE d.captured END, error = CASE WHEN e.facts IS NULL THEN '' ELSE d.error END
+UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown' AND d.state = 'unknown' THEN least(s.ended_at, clock_now()) ELSE clock_now() END, status = CASE WHEN d.state = 'unknown' AND d.error = '' THEN s.status ELSE nullif(d.status, 0) END, doubt = CASE WHEN d.person THEN 'person' ELSE s.doubt END,
+  captured = CASE WHEN e.facts IS NULL THEN '{}' ELSE d.captured END, error = CASE WHEN e.facts IS NULL THEN '' WHEN d.state = 'unknown' AND d.error = '' THEN s.error ELSE d.error END
 FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::text[], $5::int[], $6::jsonb[], $7::text[], $8::bigint[], $9::bool[]) AS d(effect, step, undo, state, status, captured, error, claims, person)
 JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims
 WHERE s.effect = d.effect AND s.step = d.step AND s.undo = d.undo`
@@ -59,14 +59,16 @@ UPDATE effects e SET state = d.state, reason = CASE WHEN e.facts IS NULL THEN ''
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bool[]) AS d(effect, state, reason, wait, destination, attempts, claims, afresh)
 WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims`
 
-// lapseSQL gives back what a process had taken that has not told what came of it: whether a step that was reserved was done nobody knows.
+// lapseSQL gives back what a process had taken that has not told what came of it: whether a step that was reserved was done nobody knows. Its attempt ended with the lease that it was made under.
 const lapseSQL = `
-WITH lapsed AS (
-  UPDATE effects SET state = 'failed', due = clock_now(), taken_by = '', taken_until = NULL, reason = 'the process that had taken it ended', updated_at = clock_now()
-  WHERE effect IN (SELECT effect FROM effects WHERE state = 'running' AND taken_until <= clock_now() ORDER BY effect LIMIT 1000 FOR UPDATE SKIP LOCKED)
-  RETURNING effect
+WITH ended AS MATERIALIZED (
+  SELECT effect, taken_until FROM effects WHERE state = 'running' AND taken_until <= clock_now() ORDER BY effect LIMIT 1000 FOR UPDATE SKIP LOCKED
+), lapsed AS (
+  UPDATE effects e SET state = 'failed', due = clock_now(), taken_by = '', taken_until = NULL, reason = 'the process that had taken it ended', updated_at = clock_now()
+  FROM ended WHERE e.effect = ended.effect AND e.effect = ANY(ARRAY(SELECT effect FROM ended))
+  RETURNING e.effect, ended.taken_until
 ), doubted AS (
-  UPDATE effect_steps s SET state = 'unknown', ended_at = clock_now(), error = 'the process ended before there was an answer' FROM lapsed WHERE s.effect = lapsed.effect AND s.state = 'reserved'
+  UPDATE effect_steps s SET state = 'unknown', ended_at = lapsed.taken_until, error = 'the process ended before there was an answer' FROM lapsed WHERE s.effect = lapsed.effect AND s.state = 'reserved'
 )
 SELECT count(*) FROM lapsed`
 
@@ -89,8 +91,8 @@ type begun struct {
 	doubt effects.Doubt
 	// once: by that rule it is not sent again where the other side does not know of it.
 	once bool
-	// reserved, ended and known are how long ago its last attempt was reserved and ended, and the first was reserved that may have been done.
-	reserved, ended, known time.Duration
+	// ended is how long ago its last attempt ended, below zero where that is not known, or was told by a clock that was ahead; known, how long ago the first was reserved that may have been done.
+	ended, known time.Duration
 }
 
 // taken is an effect that this process has taken.
@@ -108,9 +110,9 @@ type taken struct {
 	// age is for how long its step has been tried in this round, which the last step or a person's word began; first: this attempt is the first of it.
 	age   time.Duration
 	first bool
-	// now is when it was taken, by the database's clock.
-	now   time.Time
-	steps []begun
+	// now is when it was taken, by the database's clock, and at a moment before that, by this process's.
+	now, at time.Time
+	steps   []begun
 }
 
 // row is that of a step, nil where it was not begun.
@@ -125,12 +127,13 @@ func (t *taken) row(step string, undo bool) *begun {
 
 // claim takes effects and reads what was begun of them.
 func claim(ctx context.Context, tx pgx.Tx, destination, id string, most int, lease time.Duration) ([]*taken, error) {
+	at := time.Now()
 	rows, err := tx.Query(ctx, claimSQL, destination, most, id, lease)
 	if err != nil {
 		return nil, fmt.Errorf("take effects: %w", err)
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*taken, error) {
-		t := &taken{}
+		t := &taken{at: at}
 		return t, row.Scan(&t.effect, &t.claims, &t.key, &t.version, &t.forced, &t.rule, &t.undoing, &t.attempts, &t.facts, &t.age, &t.first, &t.now)
 	})
 	if err != nil || len(all) == 0 {
@@ -146,7 +149,7 @@ func claim(ctx context.Context, tx pgx.Tx, destination, id string, most int, lea
 	var effect int64
 	var b begun
 	var captured []byte
-	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.destination, &b.reserved, &b.ended, &b.known, &b.doubt, &b.once}, func() (err error) {
+	_, err = pgx.ForEachRow(rows, []any{&effect, &b.step, &b.undo, &b.state, &b.request, &b.attempts, &captured, &b.destination, &b.ended, &b.known, &b.doubt, &b.once}, func() (err error) {
 		if b.captured, err = rules.Decode(captured); err != nil { // which keeps a long number, as of an id, what it is
 			return err
 		}
@@ -167,10 +170,8 @@ type call struct {
 	// doubted: nobody knows whether an attempt before this one did the step.
 	doubted bool
 	// by is what clears up a lost answer, and once: the step is not sent again for a no of the other side.
-	by   effects.Doubt
-	once bool
-	// at is when the effect was taken.
-	at      time.Time
+	by      effects.Doubt
+	once    bool
 	place   int
 	request rules.Rendered
 	facts   *rules.Facts
