@@ -139,7 +139,7 @@ type EffectCheck struct {
 	Done string `yaml:"done,omitempty"`
 	// Found is the path within the answer below which the step's captures are read, e.g. data.0. Leave unset for the answer itself.
 	Found string `yaml:"found,omitempty"`
-	// Settles is how long after the end of an attempt the other side is asked at the earliest. Make it longer than the other side may take to do the step, and to show it, after the caller has left: what it does not know by then is sent again. By itself it is twice the step's timeout, and a minute at least.
+	// Settles is how long after the end of an attempt the other side is asked at the earliest. Make it longer than the other side may take to do the step, and to show it, after the caller has left: what it does not know by then is sent again. By itself it is twice the step's timeout, and a minute at least. However short the step's retry.age is, and however few its attempts, of each lost answer the other side is asked once at least.
 	Settles time.Duration `yaml:"settles,omitempty" shown:"twice the timeout, at least 1m" validate:"omitempty,gte=1000000,lte=86400000000000"`
 }
 

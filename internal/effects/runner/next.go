@@ -253,15 +253,17 @@ func (c *call) spared(trouble string, wait time.Duration) *ending {
 	return end
 }
 
-// again is an ending after which the step is tried again, unless it was tried often or long enough. spread is from 0 to 1.
+// again is an ending after which the step is tried again, unless it was tried often or long enough; of each lost answer the other side is asked all the same, and after that it is as with any other. spread is from 0 to 1.
 func (c *call) again(is effects.StepState, status int, trouble string, atLeast time.Duration, spread float64) *ending {
 	end := c.stepped(is, status, trouble)
 	retry := c.step.Retry
-	if is == effects.Unknown && c.by == effects.DoubtCheck && !c.check {
+	asks := is == effects.Unknown && c.by == effects.DoubtCheck && !c.check
+	if asks {
 		atLeast = max(atLeast, c.step.Check.Settles) // so that what is under way still is seen by whoever asks
 	}
 	end.wait = max(retry.Wait(c.attempts, spread), atLeast)
 	switch {
+	case asks:
 	case c.attempts >= retry.Attempts:
 		end.state, end.reason = effects.Review, fmt.Sprintf("step %s: after %d attempts: %s", c.step.Name, c.attempts, trouble)
 	case c.age+end.wait > retry.Age:

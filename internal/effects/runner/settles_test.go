@@ -111,3 +111,37 @@ func TestAnAttemptEndsWithItsLease(t *testing.T) {
 		})
 	}
 }
+
+// Of a lost answer the other side is asked, also where that settles later than the step is tried, or the attempts are used up; what it then does not say was done a person sees to.
+func TestALostAnswerIsAskedForHoweverLate(t *testing.T) {
+	t.Parallel()
+	lost := scriptedAnswer{status: 500}
+	for name, c := range map[string]struct {
+		retry   string
+		answers []scriptedAnswer
+		want    string
+		calls   string
+	}{
+		"it settles later":              {"age: 1s", []scriptedAnswer{lost, {status: 200}}, "done done", "POST /mail, GET /did"},
+		"the last attempt":              {"attempts: 1", []scriptedAnswer{lost, {status: 200}}, "done done", "POST /mail, GET /did"},
+		"it settles later, not done":    {"age: 1s", []scriptedAnswer{lost, {status: 404}}, "review failed", "POST /mail, GET /did"},
+		"the last attempt, not done":    {"attempts: 1", []scriptedAnswer{lost, {status: 404}}, "review failed", "POST /mail, GET /did"},
+		"it settles later, says nobody": {"age: 1s", []scriptedAnswer{lost, {status: 503}}, "review unknown", "POST /mail, GET /did"},
+		"the last attempt, says nobody": {"attempts: 1", []scriptedAnswer{lost, {status: 503}}, "review unknown", "POST /mail, GET /did"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, `[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status == 200, settles: 1500ms}, retry: {first: 10ms, longest: 20ms, `+c.retry+`}}]`)
+			other := b.to(t, c.answers...)
+			b.plan(t, 1, 1)
+			b.run(t, "a", b.pool)
+			b.settled(t)
+			if got := b.db.Rows(t, `SELECT concat_ws(' ', e.state, s.state) FROM effects e JOIN effect_steps s USING (effect)`)[0]; got != c.want {
+				t.Errorf("is %s, want %s", got, c.want)
+			}
+			if got := strings.Join(other.asked(), ", "); got != c.calls {
+				t.Errorf("calls %q, want %q", got, c.calls)
+			}
+		})
+	}
+}
