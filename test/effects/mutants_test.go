@@ -58,7 +58,7 @@ var mutants = []mutant{
 	{"takes effects without a lock", []edit{{storeGo, "ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED\n", "ORDER BY due LIMIT $2\n"}}},
 	{"lets an answer end another attempt", []edit{
 		{storeGo, "JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims\n", "JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.claims >= d.claims\n"},
-		{storeGo, "WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims`", "WHERE e.effect = d.effect AND e.state = 'running' AND e.claims >= d.claims`"}}},
+		{storeGo, "WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims\nRETURNING", "WHERE e.effect = d.effect AND e.state = 'running' AND e.claims >= d.claims\nRETURNING"}}},
 	{"has effects of a replay that is to have none", []edit{{"processor/transitions.go", "planned: to.Run == events.LiveRun || to.Effects,", "planned: to.Run >= events.LiveRun,"}}},
 	{"has no effects of a replay", []edit{{"processor/transitions.go", "planned: to.Run == events.LiveRun || to.Effects,", "planned: to.Run == events.LiveRun,"}}},
 	{"acts on what is not certain", []edit{{"processor/transitions.go", "	if f.ambiguous || !there ||", "	if !there ||"}}},

@@ -27,9 +27,7 @@ func (d *destination) recorder(whole context.Context, endings <-chan ending, han
 			batch = append(batch, <-endings)
 		}
 		ctx, cancel := context.WithTimeout(whole, d.r.Settings.Margin)
-		if d.record(ctx, batch) {
-			d.r.tellPeople(d.reach.Name, batch)
-		}
+		d.r.tellPeople(d.reach.Name, d.record(ctx, batch))
 		cancel()
 		d.r.Metrics.ended(d.reach.Name, batch)
 		for range batch {
@@ -52,29 +50,30 @@ func following(batch []ending) (names []string) {
 
 // record records endings, and goes on trying until ctx ends, which is as long as no other attempt is begun, or until the process has to end: after that another one takes the effects, and what was not recorded is in doubt. What the
 // database does not take together is recorded one by one; what it does not take at all is left to a person, and keeps none of the others.
-func (d *destination) record(ctx context.Context, batch []ending) (recorded bool) {
+// It gives those that are recorded.
+func (d *destination) record(ctx context.Context, batch []ending) (recorded []ending) {
 	for lost, unheard := false, false; ; {
-		own := 0
+		var own []ending
 		err := postgres.InTx(ctx, d.r.Pool, "record effects", d.r.Settings.Within, func(ctx context.Context, tx pgx.Tx) (err error) {
 			own, err = record(ctx, tx, batch)
 			return err
 		})
 		refused := err != nil && !postgres.IsUnavailable(err) && !postgres.IsRefused(err)
 		switch {
-		case err == nil && own < len(batch) && unheard:
-			d.r.Logger.Warn("what came of effects was recorded by a try before, whose commit was not confirmed, or they were taken by others meanwhile, and their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-own)
-			return true
-		case err == nil && own < len(batch):
-			d.r.Logger.Warn("effects were taken by others before their answers came; their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-own)
-			return true
+		case err == nil && len(own) < len(batch) && unheard:
+			d.r.Logger.Warn("what came of effects was recorded by a try before, whose commit was not confirmed, or they were taken by others meanwhile, and their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-len(own))
+			return batch // of which those are that a try before has recorded
+		case err == nil && len(own) < len(batch):
+			d.r.Logger.Warn("effects were taken by others before their answers came; their steps are in doubt", "destination", d.reach.Name, "effects", len(batch)-len(own))
+			return own
 		case err == nil:
-			return true
+			return own
 		case ctx.Err() != nil || errors.Is(err, postgres.ErrCut):
 			d.r.Logger.Error("what came of effects is not known to be recorded; where it is not, their steps are in doubt", "destination", d.reach.Name, "effects", len(batch), "error", err)
-			return false
+			return nil
 		case refused && len(batch) > 1:
 			for i := range batch {
-				recorded = d.record(ctx, batch[i:i+1]) || recorded
+				recorded = append(recorded, d.record(ctx, batch[i:i+1])...)
 			}
 			return recorded
 		}

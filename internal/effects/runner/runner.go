@@ -51,14 +51,13 @@ type Options struct {
 // Runner carries out effects.
 type Runner struct {
 	Options
+	said sayings
 
 	mu           sync.Mutex
 	rules        *effects.Rules
 	destinations map[string]*destination
 	// turns are those of every name that was ever configured here: what is under way to one that is taken out counts when it comes back.
 	turns map[string]*turns
-	// unruled is when it was last logged of a rule that effects wait for it.
-	unruled map[string]time.Time
 	// replaced tells Run that there are other destinations.
 	replaced chan struct{}
 }
@@ -112,8 +111,9 @@ func (r *Runner) Replace(rules *effects.Rules, reaches []config.Reach) {
 		fresh[reach.Name] = d
 	}
 	r.mu.Lock()
-	r.rules, r.destinations, r.unruled = rules, fresh, map[string]time.Time{}
+	r.rules, r.destinations = rules, fresh
 	r.mu.Unlock()
+	r.said.anew()
 	r.Metrics.know(r.names())
 	select {
 	case r.replaced <- struct{}{}:
@@ -152,6 +152,7 @@ func (d *destination) awake() {
 // Run carries out effects until ctx ends, and lets calls under way come to their end.
 func (r *Runner) Run(ctx context.Context) error {
 	var lanes sync.WaitGroup
+	defer r.tellRest(true)
 	defer lanes.Wait()
 	var running map[string]*destination
 	if r.Metrics != nil {
@@ -176,6 +177,7 @@ func (r *Runner) Run(ctx context.Context) error {
 				lanes.Go(func() { d.run(own, ctx) })
 			}
 		case <-lapse.C:
+			r.tellRest(false)
 			if err := r.lapse(ctx); err != nil && ctx.Err() == nil {
 				r.Logger.Warn("effects of processes that ended not given back; tried again", "error", err)
 			}
@@ -192,16 +194,35 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// lapse gives back what processes had taken that ended.
+// lapse gives back what processes had taken that ended, and tells of which steps nobody knows since then whether they were done.
 func (r *Runner) lapse(ctx context.Context) error {
-	return postgres.InTx(ctx, r.Pool, "give back effects", r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
-		var n int
-		if err := tx.QueryRow(ctx, lapseSQL).Scan(&n); err != nil || n == 0 {
+	var ids []int64
+	var doubts map[string][]ending
+	err := postgres.InTx(ctx, r.Pool, "give back effects", r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
+		ids, doubts = nil, map[string][]ending{}
+		rows, err := tx.Query(ctx, lapseSQL)
+		if err != nil {
 			return err
 		}
-		r.Logger.Warn("effects were given back whose process ended; their steps in doubt are asked for, repeated under their keys, or left to a person", "effects", n)
-		return nil
+		var e ending
+		var doubted bool
+		_, err = pgx.ForEachRow(rows, []any{&e.effect, &e.rule, &e.destination, &doubted}, func() error {
+			if ids = append(ids, e.effect); doubted {
+				e.stepIs = effects.Unknown
+				doubts[e.destination] = append(doubts[e.destination], e)
+			}
+			return nil
+		})
+		return err
 	})
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	r.Logger.Warn("effects were given back whose process ended; their steps in doubt are asked for, repeated under their keys, or left to a person", "effects", len(ids), "first", ids[:min(len(ids), fewMost)])
+	for destination, all := range doubts {
+		r.tellPeople(destination, all)
+	}
+	return nil
 }
 
 // run takes effects of one destination and makes their calls until ctx ends. Calls under way come to their end then, unless the process, which is whole, is stopped as well.

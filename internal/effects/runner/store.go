@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -57,20 +56,23 @@ const endSQL = `
 UPDATE effects e SET state = d.state, reason = CASE WHEN e.facts IS NULL THEN '' ELSE d.reason END, due = CASE WHEN d.state IN ('planned', 'failed') THEN clock_now() + d.wait * interval '1 microsecond' END, destination = d.destination,
   attempts = d.attempts, tried_since = CASE WHEN NOT d.afresh THEN e.tried_since END, taken_by = '', taken_until = NULL, updated_at = clock_now()
 FROM unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::int[], $7::bigint[], $8::bool[]) AS d(effect, state, reason, wait, destination, attempts, claims, afresh)
-WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims`
+WHERE e.effect = d.effect AND e.state = 'running' AND e.claims = d.claims
+RETURNING e.effect, e.claims`
 
-// lapseSQL gives back what a process had taken that has not told what came of it: whether a step that was reserved was done nobody knows. Its attempt ended with the lease that it was made under.
+// lapseSQL gives back what a process had taken that has not told what came of it: whether a step that was reserved was done nobody knows. Its attempt ended with the lease that it was made under. It says of
+// which effects nobody knows that since then.
 const lapseSQL = `
 WITH ended AS MATERIALIZED (
   SELECT effect, taken_until FROM effects WHERE state = 'running' AND taken_until <= clock_now() ORDER BY effect LIMIT 1000 FOR UPDATE SKIP LOCKED
 ), lapsed AS (
   UPDATE effects e SET state = 'failed', due = clock_now(), taken_by = '', taken_until = NULL, reason = 'the process that had taken it ended', updated_at = clock_now()
   FROM ended WHERE e.effect = ended.effect AND e.effect = ANY(ARRAY(SELECT effect FROM ended))
-  RETURNING e.effect, ended.taken_until
+  RETURNING e.effect, e.rule, e.destination, ended.taken_until
 ), doubted AS (
   UPDATE effect_steps s SET state = 'unknown', ended_at = lapsed.taken_until, error = 'the process ended before there was an answer' FROM lapsed WHERE s.effect = lapsed.effect AND s.state = 'reserved'
+  RETURNING s.effect, coalesce(s.known_since < s.reserved_at, false) AS before
 )
-SELECT count(*) FROM lapsed`
+SELECT effect, rule, destination, effect IN (SELECT effect FROM doubted WHERE NOT before) FROM lapsed ORDER BY effect`
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
@@ -242,8 +244,8 @@ type ending struct {
 	unruled, doubted bool
 }
 
-// record writes what came of effects that were taken, and says of how many no other attempt was begun meanwhile.
-func record(ctx context.Context, tx pgx.Tx, all []ending) (int, error) {
+// record writes what came of effects that were taken, and gives those of which no other attempt was begun meanwhile.
+func record(ctx context.Context, tx pgx.Tx, all []ending) (own []ending, err error) {
 	n := len(all)
 	ids, claims, states, reasons, waits, destinations, attempts, afresh := make([]int64, n), make([]int64, n), make([]string, n), make([]string, n), make([]int64, n), make([]string, n), make([]int32, n), make([]bool, n)
 	for i, e := range all {
@@ -251,22 +253,23 @@ func record(ctx context.Context, tx pgx.Tx, all []ending) (int, error) {
 	}
 	steps, err := stepArgs(all)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var b pgx.Batch // one after the other, without waiting for each
 	b.Queue(ownSQL, ids)
 	if steps != nil {
 		b.Queue(endStepsSQL, steps...)
 	}
-	own := 0
-	b.Queue(endSQL, ids, states, reasons, waits, destinations, attempts, claims, afresh).Exec(func(tag pgconn.CommandTag) error {
-		own = int(tag.RowsAffected())
-		return nil
+	taken := map[[2]int64]bool{} // by effect and attempt, since two attempts of one effect may end together
+	b.Queue(endSQL, ids, states, reasons, waits, destinations, attempts, claims, afresh).Query(func(rows pgx.Rows) error {
+		var of [2]int64
+		_, err := pgx.ForEachRow(rows, []any{&of[0], &of[1]}, func() error { taken[of] = true; return nil })
+		return err
 	})
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return 0, fmt.Errorf("record what came of %d effects: %w", n, err)
+		return nil, fmt.Errorf("record what came of %d effects: %w", n, err)
 	}
-	return own, nil
+	return slices.DeleteFunc(slices.Clone(all), func(e ending) bool { return !taken[[2]int64{e.effect, e.claims}] }), nil
 }
 
 // stepArgs are the arguments of endStepsSQL; nil where no step has changed.

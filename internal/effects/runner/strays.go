@@ -3,9 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -64,9 +62,9 @@ func (r *Runner) strays(ctx context.Context) error {
 // stray hands effects of a destination that is not configured over to the one that their rule says by now; those that have none wait.
 func (r *Runner) stray(ctx context.Context, rules *effects.Rules, sides sides, configured []string, name string) error {
 	var over []ending
-	waiting := 0
+	var waiting []*ending
 	err := postgres.InTx(ctx, r.Pool, "hand effects over", r.Settings.Within, func(ctx context.Context, tx pgx.Tx) error {
-		over, waiting = nil, 0
+		over, waiting = nil, nil
 		all, err := claim(ctx, tx, name, r.ID, straysMost, r.Settings.Margin)
 		if err != nil || len(all) == 0 {
 			return err
@@ -74,13 +72,15 @@ func (r *Runner) stray(ctx context.Context, rules *effects.Rules, sides sides, c
 		for _, t := range all {
 			t.destination = name
 			_, end := r.decide(t, func() (*call, *ending) { return next(t, rules.Named(t.rule), sides) })
-			unruled := end != nil && end.unruled
+			unruled, stays := end != nil && end.unruled, false
 			if end == nil || (end.state == effects.Planned || end.state == effects.Failed) && !slices.Contains(configured, end.destination) {
-				waiting++
+				stays = true
 				end = t.back(effects.Planned, notHere, t.attempts-1, fmt.Sprintf("destination %s %s, nor a rule that has another for it; it waits for either", name, effects.NotConfigured))
 			}
 			end.claims, end.rule, end.unruled = t.claims, t.rule, unruled
-			over = append(over, *end)
+			if over = append(over, *end); stays {
+				waiting = append(waiting, end)
+			}
 		}
 		_, err = record(ctx, tx, over)
 		return err
@@ -88,33 +88,9 @@ func (r *Runner) stray(ctx context.Context, rules *effects.Rules, sides sides, c
 	if err != nil {
 		return err
 	}
-	if waiting > 0 {
-		r.Logger.Warn("effects wait whose destination is not configured: configure it, or name another in their rule", "destination", name, "effects", waiting)
-	}
+	r.tellStray(name, waiting)
 	r.tellUnruled(over)
 	r.tellPeople(name, over)
 	r.Wake(following(over))
 	return nil
-}
-
-// tellUnruled logs which rules effects wait for that are not configured: each when it is met first, also after a reload, and once a minute then.
-func (r *Runner) tellUnruled(over []ending) {
-	waiting := map[string][]int64{}
-	for i := range over {
-		if over[i].unruled {
-			waiting[over[i].rule] = append(waiting[over[i].rule], over[i].effect)
-		}
-	}
-	r.mu.Lock()
-	maps.DeleteFunc(waiting, func(rule string, _ []int64) bool {
-		said := r.unruled[rule]
-		return !said.IsZero() && time.Since(said) < notHere
-	})
-	for rule := range waiting {
-		r.unruled[rule] = time.Now()
-	}
-	r.mu.Unlock()
-	for rule, ids := range waiting {
-		r.Logger.Warn(fmt.Sprintf("effects wait whose rule is not configured: give it its name back, or end them with postern effects reject (postern effects list --rule %s --state planned)", rule), "rule", rule, "effects", len(ids), "first", firstFew(ids))
-	}
 }

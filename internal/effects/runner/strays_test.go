@@ -91,7 +91,7 @@ func TestEffectsWhoseRuleIsGoneAreTold(t *testing.T) {
 	n := warnings()
 	r.Replace(b.rules, b.reach)
 	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
-	testkit.Eventually(t, patience, func() error {
+	testkit.Eventually(t, patience/2, func() error { // sooner than it would be said by itself
 		if warnings() <= n {
 			return fmt.Errorf("no warning after a reload: %s", said)
 		}
@@ -102,4 +102,38 @@ func TestEffectsWhoseRuleIsGoneAreTold(t *testing.T) {
 		t.Error(got)
 	}
 	behind(0, 0)
+}
+
+// Effects whose destination is not configured are in the log once a minute, with how many were looked at, and at once after a reload that leaves them so.
+func TestEffectsWhoseDestinationIsGoneAreToldOnceAMinute(t *testing.T) {
+	t.Parallel()
+	b := attended(t, twoSteps)
+	b.plan(t, 1, 3)
+	b.db.Exec(t, `UPDATE effects SET rule = 'gone', destination = 'before'`)
+	said := &spoken{}
+	began := time.Now()
+	r := runner.New(runner.Options{Pool: b.pool, ID: "a", Settings: quick, Logger: slog.New(slog.NewTextHandler(said, nil))})
+	r.Replace(b.rules, b.reach)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	const line = "effects wait whose destination is not configured: configure it, or name another in their rule"
+	warnings := func() int { return strings.Count(said.String(), line) }
+	for times := 1; times <= 5; times++ {
+		b.becomes(t, fmt.Sprintf(`SELECT bool_and(claims >= %d AND state = 'planned' AND due > clock_now())::text FROM effects`, times), "true")
+		b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+	}
+	if n := warnings(); n < 1 || n > 1+int(time.Since(began)/time.Minute) || !strings.Contains(said.String(), `destination=before looked_at=3 first="[1 2 3]" rules=[gone]`) {
+		t.Errorf("%d warnings: %s", n, said)
+	}
+	n := warnings()
+	r.Replace(b.rules, b.reach)
+	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+	testkit.Eventually(t, patience/2, func() error { // sooner than it would be said by itself
+		if warnings() <= n {
+			return fmt.Errorf("no warning after a reload: %s", said)
+		}
+		return nil
+	})
 }
