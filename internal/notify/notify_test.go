@@ -36,6 +36,7 @@ type posted struct {
 	Data                struct {
 		Notify, About, State, Summary, Command, Since string
 		Count                                         int
+		AtLeast                                       bool `json:"at_least"`
 		IDs                                           []int64
 	}
 }

@@ -48,24 +48,25 @@ UPDATE notifications SET attempts = attempts + 1, trouble = $4, taken_until = cl
 WHERE name = $1 AND about = $2 AND turn = $3`
 )
 
-// What lasts, and what happened, each up to a bound, by small partial indexes: how many there are, and the first. What is of a time that is not to be yet, by a clock that was ahead, has lasted.
+// What lasts, and what happened, each up to a bound, by small partial indexes: how many there are, the first, and of what lasts whether there may be more. What is of a time that is not to be yet, by a clock that was ahead, has lasted.
 const (
 	unknownSQL = `
-SELECT count(*), coalesce((array_agg(u.effect ORDER BY u.effect))[1:$2], '{}')
+SELECT count(*), coalesce((array_agg(u.effect ORDER BY u.effect))[1:$2], '{}'), count(*) >= $1
 FROM (SELECT s.effect FROM ` + runner.Doubts + ` AND coalesce(s.known_since, s.reserved_at) NOT BETWEEN clock_now() - $3::interval AND clock_now() GROUP BY s.effect ORDER BY s.effect LIMIT $1) u`
 
 	reviewSQL = `
-SELECT count(*), coalesce((array_agg(n.effect ORDER BY n.effect))[1:$2], '{}') FROM (
-  SELECT e.effect FROM (SELECT effect, updated_at FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) e WHERE e.updated_at NOT BETWEEN clock_now() - $3::interval AND clock_now()
-  UNION ALL SELECT s.effect FROM ` + runner.Strays + ` s WHERE s.since NOT BETWEEN clock_now() - $3::interval AND clock_now()
+SELECT count(*), coalesce((array_agg(n.effect ORDER BY n.effect))[1:$2], '{}'), coalesce(bool_or(n.more), false) FROM (
+  SELECT e.effect, e.seen >= $1 AS more FROM (SELECT r.*, count(*) OVER () AS seen FROM (SELECT effect, updated_at FROM effects WHERE state = 'review' ORDER BY effect LIMIT $1) r) e
+  WHERE e.updated_at NOT BETWEEN clock_now() - $3::interval AND clock_now()
+  UNION ALL SELECT s.effect, s.more FROM ` + runner.Strays + ` s WHERE s.since NOT BETWEEN clock_now() - $3::interval AND clock_now()
 ) n`
 
 	waitingSQL = `
-SELECT count(*), coalesce((array_agg(e.effect ORDER BY e.effect))[1:$2], '{}')
-FROM (SELECT effect, planned_at FROM effects WHERE state = 'waiting' ORDER BY effect LIMIT $1) e WHERE e.planned_at NOT BETWEEN clock_now() - $3::interval AND clock_now()`
+SELECT count(*), coalesce((array_agg(e.effect ORDER BY e.effect))[1:$2], '{}'), coalesce(bool_or(e.seen >= $1), false)
+FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM effects WHERE state = 'waiting' ORDER BY effect LIMIT $1) w) e WHERE e.planned_at NOT BETWEEN clock_now() - $3::interval AND clock_now()`
 
 	deadSQL = `
-SELECT count(*), coalesce((array_agg(o.event_id ORDER BY o.event_id))[1:$2], '{}')
+SELECT count(*), coalesce((array_agg(o.event_id ORDER BY o.event_id))[1:$2], '{}'), count(*) >= $1
 FROM (SELECT o.event_id FROM ` + processor.DeadEvents + ` ORDER BY o.event_id LIMIT $1) o`
 
 	runsSQL = `
@@ -130,6 +131,7 @@ func (w *Watcher) measure(ctx context.Context, tx pgx.Tx, r *Recipient, t *tell)
 		if err := tx.QueryRow(ctx, t.sql, countMost, idsMost, w.Settings.Settled, t.mark).Scan(&t.count, &t.ids, &t.newMark); err != nil {
 			return fmt.Errorf("look for %s: %w", t.about, err)
 		}
+		t.more = t.count >= countMost
 		switch {
 		case t.count > 0 && t.again:
 			t.phase = phaseHappened
@@ -145,7 +147,7 @@ func (w *Watcher) measure(ctx context.Context, tx pgx.Tx, r *Recipient, t *tell)
 	if t.aged {
 		bounds = append(bounds, r.After)
 	}
-	if err := tx.QueryRow(ctx, t.sql, bounds...).Scan(&t.count, &t.ids); err != nil {
+	if err := tx.QueryRow(ctx, t.sql, bounds...).Scan(&t.count, &t.ids, &t.more); err != nil {
 		return fmt.Errorf("look for %s: %w", t.about, err)
 	}
 	switch {

@@ -67,8 +67,10 @@ type tell struct {
 	again         bool
 	mark, newMark time.Time
 	count         int64
-	ids           []int64
-	phase         phase
+	// more: there may be more than that.
+	more  bool
+	ids   []int64
+	phase phase
 }
 
 // noticeID is the same for each attempt to tell something, and another for what is told next: also where an attempt says more than one before it, of what would not be told again.
@@ -108,7 +110,7 @@ type alertData struct {
 
 // notice is what is sent.
 func (t *tell) notice(r *Recipient) runner.Notice {
-	d := alertData{Notify: r.Name, About: t.about, State: string(t.phase), Count: t.count, AtLeast: t.count >= countMost, IDs: append([]int64{}, t.ids...), Summary: t.summary(), Command: t.next()}
+	d := alertData{Notify: r.Name, About: t.about, State: string(t.phase), Count: t.count, AtLeast: t.more, IDs: append([]int64{}, t.ids...), Summary: t.summary(), Command: t.next()}
 	if t.lasted {
 		d.Since = t.since.UTC().Format(time.RFC3339)
 	}
@@ -135,10 +137,10 @@ func (t *tell) summary() string {
 
 func (t *tell) counted() string {
 	switch {
+	case t.more:
+		return fmt.Sprintf(t.many, strconv.FormatInt(t.count, 10)+" or more")
 	case t.count == 1:
 		return t.one
-	case t.count >= countMost:
-		return fmt.Sprintf(t.many, strconv.Itoa(countMost)+" or more")
 	}
 	return fmt.Sprintf(t.many, strconv.FormatInt(t.count, 10))
 }

@@ -23,15 +23,13 @@ WITH RECURSIVE names AS (
 const straysSQL = destinationsSQL + `
 SELECT destination FROM names WHERE destination <> ALL($1::text[])`
 
-// Strays are effects that wait for a rule or a destination that is not configured, with since when they are there: of each destination among the 2,000 that are due last, up to a minute ahead, as what waits so is. While it is looked at
-// whether that is there by now they are running.
+// Strays are effects that wait for a rule or a destination that is not configured, with since when they are there: of each destination among the 2,000 that are due last, up to a minute ahead, as what waits so is; more says that
+// it has as many, so that there may be more of them. One that is running has what it waited for, whatever its reason still is.
 const Strays = `(` + destinationsSQL + `
-  SELECT l.effect, l.destination, coalesce(l.tried_since, l.planned_at) AS since
-  FROM names n CROSS JOIN LATERAL (SELECT e.effect, e.destination, e.state, e.reason, e.tried_since, e.planned_at FROM effects e
-    WHERE e.destination = n.destination AND e.state IN ('planned', 'failed') AND e.due <= (SELECT clock_now() + interval '1 minute') ORDER BY e.due DESC LIMIT 2000) l
+  SELECT l.effect, l.destination, coalesce(l.tried_since, l.planned_at) AS since, l.seen = 2000 AS more
+  FROM names n CROSS JOIN LATERAL (SELECT d.*, count(*) OVER () AS seen FROM (SELECT e.effect, e.destination, e.state, e.reason, e.tried_since, e.planned_at FROM effects e
+    WHERE e.destination = n.destination AND e.state IN ('planned', 'failed') AND e.due <= (SELECT clock_now() + interval '1 minute') ORDER BY e.due DESC LIMIT 2000) d) l
   WHERE l.state = 'planned' AND strpos(l.reason, '` + effects.NotConfigured + `') > 0
-  UNION ALL
-  SELECT e.effect, e.destination, coalesce(e.tried_since, e.planned_at) FROM effects e WHERE e.state = 'running' AND strpos(e.reason, '` + effects.NotConfigured + `') > 0
 )`
 
 // straysMost bounds how many effects of one destination are seen to at once.
