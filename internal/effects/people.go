@@ -172,14 +172,8 @@ func (v *View) compensable(partial bool) error {
 	if s := v.doubtful(); s != nil {
 		return v.refused("nobody knows whether %s was done: say first what happened, with postern effects resolve %d --step %s %s, or --not-done", s.name(), v.Effect.Effect, s.Step, s.asDone())
 	}
-	var done bool
-	var stay []string
-	for _, s := range v.Steps {
-		done = done || s.State == StepDone
-		if s.State == StepDone && !s.Undoable {
-			stay = append(stay, s.Step)
-		}
-	}
+	stay := v.lasting()
+	done := len(stay)+len(v.undoable()) > 0
 	switch {
 	case !done && v.State == Rejected:
 		return v.refused("no step of it was done, so there is nothing to undo")

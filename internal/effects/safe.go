@@ -102,11 +102,10 @@ func (v *View) done() string {
 	if v.Undoing {
 		return "nothing: what was done was undone" + v.left()
 	}
-	undoable := v.undoable()
-	if len(undoable) == 0 || v.redacted() {
+	if len(v.undoable()) == 0 || v.redacted() {
 		return "nothing: all its steps are done"
 	}
-	return fmt.Sprintf("nothing: all its steps are done; postern effects compensate %d would undo %s", v.Effect.Effect, strings.Join(undoable, ", "))
+	return "nothing: all its steps are done; " + v.compensation()
 }
 
 // undoable are the steps that were done and whose rule said how they are undone.
@@ -121,11 +120,29 @@ func (v *View) undoable() (steps []string) {
 
 // undoes says what is left of an effect that ends half-way, and the command that undoes it then.
 func (v *View) undoes(when string) string {
-	steps := v.undoable()
-	if v.Undoing || v.redacted() || v.doubtful() != nil || len(steps) == 0 {
+	if v.Undoing || v.redacted() || v.doubtful() != nil || len(v.undoable()) == 0 {
 		return v.left()
 	}
-	return fmt.Sprintf("%s; %spostern effects compensate %d would undo %s", v.left(), when, v.Effect.Effect, strings.Join(steps, ", "))
+	return v.left() + "; " + when + v.compensation()
+}
+
+// compensation is the command that undoes what was done, and what that is.
+func (v *View) compensation() string {
+	partial := ""
+	if len(v.lasting()) > 0 {
+		partial = " --partial"
+	}
+	return fmt.Sprintf("postern effects compensate %d%s would undo %s", v.Effect.Effect, partial, strings.Join(v.undoable(), ", "))
+}
+
+// lasting are the steps that were done and whose rule did not say how they are undone.
+func (v *View) lasting() (steps []string) {
+	for _, s := range v.Steps {
+		if !s.Undoable && s.State == StepDone {
+			steps = append(steps, s.Step)
+		}
+	}
+	return steps
 }
 
 // left says which steps were done and not undone, and which are in doubt.

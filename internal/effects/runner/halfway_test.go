@@ -30,6 +30,17 @@ func TestPeopleUndoWhatWasRejectedHalfway(t *testing.T) {
 	if next := b.show(t).Next; next != "a person rejected it; done and not undone: customer; postern effects compensate 1 would undo customer" {
 		t.Error(next)
 	}
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, undoable, attempts, reserved_at, ended_at) VALUES (1, 'label', 1, 'done', 'sink', '', 'key', false, 1, clock_now(), clock_now())`)
+	refused(t, b.compensate(t, false), "no compensate for label when that was done: --partial undoes the others")
+	if next := b.show(t).Next; next != "a person rejected it; done and not undone: customer, label; postern effects compensate 1 --partial would undo customer" {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effects SET state = 'done'`)
+	if next := b.show(t).Next; next != "nothing: all its steps are done; postern effects compensate 1 --partial would undo customer" {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effects SET state = 'rejected'`)
+	b.db.Exec(t, `DELETE FROM effect_steps WHERE step = 'label'`)
 	b.db.Exec(t, `UPDATE effect_steps SET state = 'unknown'`)
 	refused(t, b.compensate(t, false), "nobody knows whether step customer was done, and it was rejected: look there")
 	if next := b.show(t).Next; strings.Contains(next, "compensate") || !strings.Contains(next, "nobody knows whether these were done: step customer") {
