@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 
@@ -12,7 +13,7 @@ import (
 
 // EffectWarnings tells of rules that work and will trouble people, and of a retention that takes from effects what a replay may need.
 func (c *Config) EffectWarnings() (all []string) {
-	all = append(c.unknownTypes(), c.clearedEarly()...)
+	all = slices.Concat(c.unknownTypes(), c.clearedEarly(), c.unbelieved())
 	keys := map[string]string{}
 	for _, name := range sortedKeys(c.Effects) {
 		if other, ok := keys[c.Effects[name].Key]; ok {
@@ -38,24 +39,55 @@ func (c *Config) EffectWarnings() (all []string) {
 	return all
 }
 
-// clearedEarly tells of contents of effects that go before the events which a replay with --mode force may choose: of the section retention, and of schedules of that job.
+// clearedEarly tells of contents of effects that go before the events which a replay with --mode force may choose: of the section retention, and of schedules of that job. Events are kept as long as the shortest of these keeps them.
 func (c *Config) clearedEarly() (all []string) {
-	tell := func(path string, effects, bodies int) {
-		if effects == 0 || bodies > 0 && bodies <= effects {
-			return
-		}
-		kept := fmt.Sprintf("for %d days", bodies)
-		if bodies == 0 {
-			kept = "for ever"
-		}
-		all = append(all, c.Locate(&Problem{Path: path, Msg: fmt.Sprintf("what effects hold is cleared %d days after they ended, and events are kept %s: a replay with --mode force of older ones leaves their effects out, and counts them as left; set it to at least as many days as events are kept, unless that is meant", effects, kept)}).Error())
+	type clearing struct {
+		path string
+		days int
 	}
-	tell("retention.effects", c.Retention.Effects, c.Retention.Bodies)
+	found, bodies := []clearing{{"retention.effects", c.Retention.Effects}}, c.Retention.Bodies
 	for _, name := range sortedKeys(c.Schedules) {
 		if s := c.Schedules[name]; s != nil && s.Job == "retention" {
 			effects, _ := strconv.Atoi(s.Parameters["effects"]) // the job says what is no number
-			bodies, _ := strconv.Atoi(s.Parameters["bodies"])
-			tell("schedules."+name+".parameters.effects", effects, bodies)
+			own, _ := strconv.Atoi(s.Parameters["bodies"])
+			found = append(found, clearing{"schedules." + name + ".parameters.effects", effects})
+			if own > 0 && (bodies == 0 || own < bodies) {
+				bodies = own
+			}
+		}
+	}
+	kept := fmt.Sprintf("for %d days", bodies)
+	if bodies == 0 {
+		kept = "for ever"
+	}
+	for _, of := range found {
+		if of.days > 0 && (bodies == 0 || bodies > of.days) {
+			all = append(all, c.Locate(&Problem{Path: of.path, Msg: fmt.Sprintf("what effects hold is cleared %d days after they ended, and events are kept %s: a replay with --mode force of older ones leaves their effects out, and counts them as left; set it to at least as many days as events are kept, unless that is meant", of.days, kept)}).Error())
+		}
+	}
+	return all
+}
+
+// unbelieved tells of checks that hold for answers whose yes nobody believes: the other side would be asked until a person must say what happened.
+func (c *Config) unbelieved() (all []string) {
+	for _, name := range sortedKeys(c.Effects) {
+		rule, err := c.Rule(name)
+		if err != nil { // which is told where it is checked
+			continue
+		}
+		for i := range rule.Steps {
+			check := rule.Steps[i].Check
+			if check == nil {
+				continue
+			}
+			for _, status := range []int{http.StatusNotFound, http.StatusGone} {
+				if yes, err := check.Done.Holds(&rules.Facts{Answer: rules.Answer{Status: status}}); err != nil || !yes { // what it says of an object nobody knows here
+					continue
+				}
+				all = append(all, c.Locate(&Problem{Path: fmt.Sprintf("effects.%s.steps.%d.check.done", name, i), Msg: fmt.Sprintf("holds for an answer of %d, and a yes is believed of 2xx alone: the other side would be asked again and again, and then a person; "+
+					"write what an answer of 2xx says where the step was done, e.g. answer.status == 200. A step that deletes needs no check: sent again it does the same, and success: [200, 204, 404] takes what is gone for deleted", status)}).Error())
+				break
+			}
 		}
 	}
 	return all

@@ -45,16 +45,22 @@ func TestRulesAboutUnknownTypesAreTold(t *testing.T) {
 func TestContentsClearedEarlyAreTold(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"retention: {effects: 3}":                                 "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for ever: a replay with --mode force",
-		"retention: {bodies: 400, effects: 3}":                    "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
-		"retention: {bodies: 3, effects: 3}":                      "",
-		"retention: {bodies: 3, effects: 4}":                      "",
-		"retention: {bodies: 3}":                                  "",
-		"retention: {bodies: 3, effect_keys: 4}":                  "",
-		schedule("retention", "{bodies: '400', effects: '3'}"):    "line 2: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
-		schedule("retention", "{bodies: '400', effects: '400'}"):  "",
-		schedule("retention", "{bodies: '400', effects: 'soon'}"): "",
-		schedule("retry", "{bodies: '400', effects: '3'}"):        "",
+		"retention: {effects: 3}":                                                             "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for ever: a replay with --mode force",
+		"retention: {bodies: 400, effects: 3}":                                                "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		"retention: {bodies: 3, effects: 3}":                                                  "",
+		"retention: {bodies: 3, effects: 4}":                                                  "",
+		"retention: {bodies: 3}":                                                              "",
+		"retention: {bodies: 3, effect_keys: 4}":                                              "",
+		schedule("retention", "{bodies: '400', effects: '3'}"):                                "line 2: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		schedule("retention", "{bodies: '400', effects: '400'}"):                              "",
+		schedule("retention", "{bodies: '400', effects: 'soon'}"):                             "",
+		schedule("retry", "{bodies: '400', effects: '3'}"):                                    "",
+		"retention: {bodies: 30}\n" + schedule("retention", "{effects: '30'}"):                "",
+		"retention: {effects: 30}\n" + schedule("retention", "{bodies: '30'}"):                "",
+		"retention: {bodies: 400}\n" + schedule("retention", "{bodies: '30', effects: '30'}"): "",
+		"retention: {bodies: 30}\n" + schedule("retention", "{bodies: '400', effects: '30'}"): "",
+		"retention: {bodies: 30}\n" + schedule("retention", "{effects: '3'}"):                 "line 3: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 30 days: ",
+		"retention: {effects: 3}\n" + schedule("retention", "{bodies: '30'}"):                 "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 30 days: ",
 	} {
 		cfg, err := parseEffects("\n" + text + anEffect)
 		if err != nil {
@@ -75,4 +81,34 @@ func TestContentsClearedEarlyAreTold(t *testing.T) {
 // schedule is a configuration's line with one.
 func schedule(job, parameters string) string {
 	return "schedules: {forget: {job: " + job + ", cron: '@daily', parameters: " + parameters + "}}"
+}
+
+// A check that holds for an answer of 404 or 410 is told, with its line: nobody believes such a yes. What depends on more than the status nobody can say.
+func TestChecksThatNobodyBelievesAreTold(t *testing.T) {
+	t.Parallel()
+	for done, want := range map[string]string{
+		"answer.status == 200":                   "",
+		"answer.status == 404":                   "line 21: effects.receipt.steps.0.check.done: holds for an answer of 404, and a yes is believed of 2xx alone",
+		"answer.status == 410":                   "line 21: effects.receipt.steps.0.check.done: holds for an answer of 410",
+		"answer.status < 500":                    "holds for an answer of 404",
+		"answer.body == nil":                     "holds for an answer of 404",
+		"len(answer.body.a) > 0":                 "",
+		"answer.status == 404 && new.amount > 0": "",
+		"answer.status in [200, 204] && answer.body?.deleted == nil": "",
+	} {
+		text := strings.Replace(anEffect, "done: answer.status == 200", "done: \""+done+"\"", 1)
+		cfg, err := parseEffects(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := ""
+		for _, w := range cfg.EffectWarnings() {
+			if strings.Contains(w, "check.done") {
+				told += w
+			}
+		}
+		if want == "" && told != "" || !strings.Contains(told, want) {
+			t.Errorf("%s: %q, want %q", done, told, want)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -120,6 +121,19 @@ func TestWhatAnswersMean(t *testing.T) {
 				t.Errorf("sent %d times, want %d: %v", posts, c.posts, other.asked())
 			}
 		})
+	}
+}
+
+// A yes of 404 is not believed, and the reason says so.
+func TestAYesThatNobodyBelieves(t *testing.T) {
+	t.Parallel()
+	b := attended(t, strings.Replace(checkedStep, "== 200", "== 404", 1))
+	b.to(t, scriptedAnswer{status: 500}, scriptedAnswer{status: 404})
+	b.plan(t, 1, 1)
+	b.run(t, "a", b.pool)
+	b.settled(t)
+	if v := b.show(t); v.State != effects.Review || !strings.Contains(v.Reason, "asked whether it was done: status 404") || !strings.HasSuffix(v.Reason, "; it says yes, which is believed of 2xx alone") {
+		t.Errorf("%s: %s", v.State, v.Reason)
 	}
 }
 

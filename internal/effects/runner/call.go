@@ -115,7 +115,7 @@ func (d *destination) checked(c *call, a answer) *ending {
 	case err != nil:
 		return c.review(d.clean(fmt.Sprintf("step %s, check: %v, answer %d: %s", c.step.Name, err, a.status, excerpt(a.body))))
 	case done && !a.succeeds(): // nobody says yes so
-		return c.again(effects.Unknown, a.status, untold, 0, rand.Float64())
+		return c.again(effects.Unknown, a.status, untold+"; it says yes, which is believed of 2xx alone", 0, rand.Float64())
 	case done:
 		captured, missing := c.capture(a, c.step.Check.Found)
 		return c.done(a.status, captured, missing)
