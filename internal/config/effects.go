@@ -324,8 +324,8 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 	if s.Path != "" || !s.Forward { // a change may go to the destination's very URL
 		b.path(at, s.Path)
 	}
-	if header == "" && !s.Once && s.Check.Path == "" && !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, s.Method) && !strings.Contains(fmt.Sprint(s.Path, s.Headers, s.JSON, s.Form, s.Text), "step_key") {
-		b.fail(at+".to", "destination %s is told no key (idempotency_header: none), so that a lost answer would have it done again: give the step a check, or once: true, or put {{ step_key }} where the other side knows it by", s.To)
+	if header == "" && !s.Once && s.Check.Path == "" && !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, s.Method) {
+		b.key(at, s, scope)
 	}
 	out.Do.KeyHeader, out.Do.Forward = header, s.Forward
 	if s.Forward && (s.JSON != nil || s.Form != nil || s.Text != "" || out.Do.Method == http.MethodGet || out.Do.Method == http.MethodDelete) {

@@ -119,6 +119,39 @@ func TestSidesWithoutKeys(t *testing.T) {
 	}
 }
 
+// What clears up a doubt is the step's key as it is: where nothing else does, a part of it, or another form, is refused where it is written.
+func TestAKeyIsSentAsItIs(t *testing.T) {
+	t.Parallel()
+	const check = `        check: {path: "/messages?key={{ step_key }}", done: answer.status == 200}` + "\n"
+	none := strings.Replace(anEffect, "    key: {value: key-of-mail}", "    idempotency_header: none", 1)
+	bare := strings.Replace(none, check, "", 1)
+	in := func(old, with string) string { return strings.Replace(bare, old, with, 1) }
+	const ref = `"invoice {{ new.id }}"`
+	for text, want := range map[string]string{
+		in(`"/messages"`, `"/messages?key={{ step_key }}"`):                                          "",
+		in(ref, `"{{ new.id }}-{{ step_key }}"`):                                                     "",
+		in(ref, `"{{ \"ref-\" + step_key }}"`):                                                       "",
+		in(ref, `"{{ new.id + step_key }}"`):                                                         "",
+		in(ref, `{a: ["{{ {\"k\": step_key} }}"]}`):                                                  "",
+		in(ref, `"{{ step_key[8:] }}"`):                                                              "line 19: effects.receipt.steps.0.json.ref: what is sent is not the step's key as it is",
+		in(ref, `"{{ lower(step_key) }}"`):                                                           "write the bare {{ step_key }}",
+		in(ref, `{a: ["{{ step_key[:4] }}"]}`):                                                       "effects.receipt.steps.0.json.ref.a.0: what is sent",
+		in(ref, `"{{ step_key[8:] }}", other: "{{ step_key }}"`):                                     "",
+		in(`"/messages"`, `"/messages/{{ upper(step_key) }}"`):                                       "line 18: effects.receipt.steps.0.path: what is sent",
+		in("        capture:", "        headers: {x-Ref: \"{{ step_key[:8] }}\"}\n        capture:"): "line 20: effects.receipt.steps.0.headers.x-Ref: what is sent",
+		in(ref, `"step_key"`):                                                                        "effects.receipt.steps.0.to: destination mail is told no key",
+		strings.Replace(none, ref, `"{{ step_key[8:] }}"`, 1):                                        "", // it is asked
+		strings.Replace(anEffect, ref, `"{{ step_key[8:] }}"`, 1):                                    "", // its header has it
+		in(ref, `"{{ step_key[8:] }}"`) + "        once: true\n        person_resolves: true\n":      "",
+		in(ref, `"{{ step_key[8:] }}"`) + "        method: PUT\n":                                    "",
+	} {
+		_, err := parseEffects(text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %q of%s", err, want, text[strings.Index(text, "    steps:"):])
+		}
+	}
+}
+
 // A step that must not be repeated goes last, and a source of rules has an API to settle doubt: that is told, and not refused.
 func TestWarningsOfEffects(t *testing.T) {
 	t.Parallel()

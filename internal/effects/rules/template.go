@@ -80,6 +80,23 @@ func (t *Text) Names(what string) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.expr != nil && p.expr.names[what] })
 }
 
+// sampleKey is a key as steps have it.
+var sampleKey = StepKey("sample", 1, 0, "sample", false)
+
+// TellsKey says whether an expression of the template names the step's key, and whether what one gives has that in it as it is, as far as that can be said without an object: whoever is sent a part of it, or another form, does not know the step by it.
+func (t *Text) TellsKey() (named, whole bool) {
+	for _, p := range t.parts {
+		if p.expr == nil || !p.expr.names["step_key"] {
+			continue
+		}
+		named = true
+		got, err := p.expr.Eval(&Facts{StepKey: sampleKey})
+		text, _ := written(got)
+		whole = whole || err != nil || strings.Contains(text, sampleKey)
+	}
+	return named, whole
+}
+
 // Render is the text of the template. What an expression gives must be something: null is an error, so that nothing is ever sent to nobody.
 func (t *Text) Render(f *Facts) (string, error) {
 	return t.render(f, func(s, _ string) (string, error) { return s, nil })
