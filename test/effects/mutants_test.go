@@ -44,6 +44,9 @@ var mutants = []mutant{
 		{applyGo, "	var batchID int64\n", "	var batchID int64\n	var late *transitions\n"}}},
 	{"believes whoever answers a check", []edit{{callGo, "	if !a.tells() {\n", "	if false {\n"}, {callGo, "	case done && !a.succeeds():", "	case false:"}}},
 	{"sends a step again that is once and that the other side does not know of", []edit{{callGo, "	case c.once:\n", "	case false:\n"}}},
+	{"sends to another side what the first may have done", []edit{{nextGo, "	case !all.one(b.destination, step.Destination):\n", "	case false:\n"}}},
+	{"forgets that a step was once", []edit{{doubtGo, "return by, once || c.doubted && b.once\n", "return by, once\n"}}},
+	{"lets a check of later speak for a key", []edit{{doubtGo, "	case by == effects.DoubtCheck && !once && b.doubt != effects.DoubtCheck:", "	case false:"}}},
 	{"asks while the step may be done still", []edit{{doubtGo, "; wait > 0 {", "; false {"}, {nextGo, "max(atLeast, c.step.Check.Settles)", "max(atLeast, 0)"}}},
 	{"takes what was under way at a crash for not done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'failed', ended_at"}}},
 	{"takes what was under way at a crash for done", []edit{{storeGo, "UPDATE effect_steps s SET state = 'unknown', ended_at", "UPDATE effect_steps s SET state = 'done', ended_at"}}},
@@ -139,7 +142,7 @@ func (m mutant) noticed(ctx context.Context) (string, error) {
 	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, "-overlay", overlay, ".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("does not build: %w\n%s", err, out)
 	}
-	out, err := exec.CommandContext(ctx, binary, "-test.run", "TestWorlds|TestEveryPointOfDeath|TestOneRunnerWins|TestWhoComesLateLoses|TestALateActIsNotRepeated", "-effects.patience", "45s", "-test.timeout", "4m").CombinedOutput()
+	out, err := exec.CommandContext(ctx, binary, "-test.run", "TestWorlds|TestEveryPointOfDeath|TestOneRunnerWins|TestWhoComesLateLoses|TestALateActIsNotRepeated|TestEditedRules", "-effects.patience", "45s", "-test.timeout", "4m").CombinedOutput()
 	if err == nil {
 		return "", fmt.Errorf("NOBODY NOTICED")
 	}
