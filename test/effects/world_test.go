@@ -249,10 +249,11 @@ func (w *world) some(n int) (ids []int64) {
 	return slices.Compact(slices.Sorted(slices.Values(ids)))
 }
 
-// happens has everything happen: events arrive, most in their turn, some not before a replay, many again; replays go over some of them, also two at once; the rules are raised once.
+// happens has everything happen: events arrive, most in their turn, some not before a replay, many again; replays go over some of them, also two at once, and at once with their first delivery; the rules are raised once.
 func (w *world) happens() {
 	w.t.Helper()
 	raise, overlaps := w.chance.IntN(len(w.ids)), rand.New(rand.NewPCG(w.seed, 11))
+	meets := rand.New(rand.NewPCG(w.seed, 12)) // for two of three worlds, so that the others stay what they were
 	var missed []int64
 	for next := 0; next < len(w.ids); {
 		n := min(1+w.chance.IntN(8), len(w.ids)-next)
@@ -270,7 +271,11 @@ func (w *world) happens() {
 		if w.chance.IntN(2) == 0 {
 			batch = append(batch, w.some(next)...)
 		}
-		if len(batch) > 0 {
+		switch {
+		case w.seed%3 > 0 && meets.IntN(4) == 0:
+			w.overlap(slices.Compact(slices.Sorted(slices.Values(append(batch, missed...)))), true, meets)
+			missed = nil
+		case len(batch) > 0:
 			w.deliver(slices.Compact(slices.Sorted(slices.Values(batch))))
 		}
 		if w.chance.IntN(3) == 0 {
@@ -278,7 +283,7 @@ func (w *world) happens() {
 			missed = nil
 		}
 		if overlaps.IntN(4) == 0 {
-			w.overlap(w.applied(next, missed), overlaps)
+			w.overlap(w.applied(next, missed), false, overlaps)
 		}
 	}
 	w.replay(w.ids, replay.Missing)
