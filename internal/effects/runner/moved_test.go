@@ -90,3 +90,30 @@ func TestWhatWasNotDoneMoves(t *testing.T) {
 		t.Errorf("%v, %v, %v", got, here.asked(), there.asked())
 	}
 }
+
+// What one side has done no other one undoes, which may have nothing of the kind, or another thing of that name.
+func TestWhatWasDoneIsUndoneThere(t *testing.T) {
+	t.Parallel()
+	b, here, there := moved(t, onceLast, "null", "key")
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'done', step = 'customer', undoable = true, captured = '{"id": "c_1"}'`)
+	b.db.Exec(t, `UPDATE effects SET state = 'rejected', due = NULL`)
+	if err := b.compensate(t, false); err != nil {
+		t.Fatal(err)
+	}
+	stop := b.run(t, "a", b.pool)
+	if got, v := b.settled(t), b.show(t); got["review"] != 1 || !strings.Contains(v.Reason, "was done by destination sink, and there, where its rule sends it now, cannot undo that") || !strings.Contains(v.Next, "postern effects retry 1 is safe") {
+		t.Errorf("%v: %s; %s", got, v.Reason, v.Next)
+	}
+	stop()
+	if len(here.asked()) != 0 || len(there.asked()) != 0 {
+		t.Errorf("%v here, %v there", here.asked(), there.asked())
+	}
+	b.rules.Named("follow").Steps[0].Destination = "sink"
+	if err := b.retry(t); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "b", b.pool)
+	if got := b.settled(t); got["done"] != 1 || len(here.asked()) != 1 || len(there.asked()) != 0 {
+		t.Errorf("%v: %v here, %v there", got, here.asked(), there.asked())
+	}
+}

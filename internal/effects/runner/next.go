@@ -49,6 +49,9 @@ func next(t *taken, r *rules.Rule, all sides) (c *call, end *ending) {
 	case !all.one(b.destination, step.Destination):
 		return nil, t.doubt(step, undo, fmt.Sprintf("nobody knows whether it was done: it was sent to destination %s, of which %s, where its rule sends it now, cannot know", b.destination, step.Destination))
 	}
+	if did := t.row(step.Name, false); undo && !all.one(did.destination, step.Destination) {
+		return nil, t.review(fmt.Sprintf("step %s was done by destination %s, and %s, where its rule sends it now, cannot undo that: give the step its destination back and retry, or undo it by hand and reject what is left", step.Name, did.destination, step.Destination))
+	}
 	if c.goes(c.doubted) != t.destination { // the rule is another than the one by which it was planned, a process ended before it knew, or a person had it go on
 		return nil, c.handOver()
 	}
