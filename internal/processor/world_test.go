@@ -24,7 +24,7 @@ import (
 )
 
 // patience is how long a test waits for what must come; it is never a measure of speed.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // world is a database with a stream and running processors.
 type world struct {

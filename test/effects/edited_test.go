@@ -167,7 +167,9 @@ func (w *editing) rulesOf(after bool) (*effects.Rules, []config.Reach) {
 // carried carries out effects by rules until no more of these states are there.
 func (w *editing) carried(rules *effects.Rules, reaches []config.Reach, states ...string) {
 	w.t.Helper()
-	r := runner.New(runner.Options{Pool: w.log.Pool, ID: "runner", Settings: quick, Logger: slog.New(slog.DiscardHandler)})
+	steady := quick
+	steady.Margin = time.Minute // no attempt is given up here, however slow the machine: that would be another doubt
+	r := runner.New(runner.Options{Pool: w.log.Pool, ID: "runner", Settings: steady, Logger: slog.New(slog.DiscardHandler)})
 	r.Replace(rules, reaches)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
@@ -181,7 +183,10 @@ func (w *editing) carried(rules *effects.Rules, reaches []config.Reach, states .
 	testkit.Eventually(w.t, *patience, func() error {
 		var n int
 		if err := w.log.DB.Pool.QueryRow(w.t.Context(), `SELECT count(*) FROM effects WHERE state = ANY($1)`, states).Scan(&n); err != nil || n > 0 {
-			return fmt.Errorf("%d are %v: %w", n, states, err)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("%d are %v: %q", n, states, w.log.DB.Rows(w.t, `SELECT concat_ws(' ', e.rule, e.state, e.attempts, e.due, e.reason, s.state, s.doubt, s.error) FROM effects e LEFT JOIN effect_steps s USING (effect) WHERE e.state = ANY($1) ORDER BY 1 LIMIT 5`, states))
 		}
 		return nil
 	})
