@@ -2,7 +2,7 @@
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 RACE := $(addprefix ./internal/,app ingest rebuild replay runs spool events lifecycle postgres processor reconcile stream telemetry testkit versioning access admin effects/runner effects/windows idempotency notify verify)
-TIMEOUT ?= 12m
+TIMEOUT ?= 25m
 ARGS ?=
 EACH ?= 5s
 
