@@ -50,16 +50,22 @@ func TestADoubtOutlivesItsRule(t *testing.T) {
 			b.db.Exec(t, `UPDATE effect_steps SET doubt = $1, request = $2, ended_at = reserved_at`, c.doubt, c.request)
 			b.run(t, "a", b.pool)
 			b.settled(t)
-			if got := b.db.Rows(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e JOIN effect_steps s USING (effect)`)[0]; got != c.want {
-				t.Errorf("is %s, want %s: %s", got, c.want, b.show(t).Reason)
-			}
-			if got := strings.Join(other.asked(), ", "); got != c.calls {
-				t.Errorf("calls %q, want %q", got, c.calls)
-			}
+			b.became(t, c.want, other, c.calls)
 			if c.want == person {
 				refused(t, b.retry(t), "say what happened")
 			}
 		})
+	}
+}
+
+// became checks what effect 1 and its step are by now, and which calls came of it.
+func (b *bundle) became(t *testing.T, want string, other *scripted, calls string) {
+	t.Helper()
+	if got := b.db.Rows(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e JOIN effect_steps s USING (effect)`)[0]; got != want {
+		t.Errorf("is %s, want %s: %s", got, want, b.show(t).Reason)
+	}
+	if got := strings.Join(other.asked(), ", "); got != calls {
+		t.Errorf("calls %q, want %q", got, calls)
 	}
 }
 
@@ -105,12 +111,7 @@ func TestWhatIsSentAsItWasIsNotAskedFor(t *testing.T) {
 			b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', doubt = $1, request = $2`, c.doubt, c.request)
 			b.run(t, "a", b.pool)
 			b.settled(t)
-			if got := b.db.Rows(t, `SELECT concat_ws(' ', e.state, s.state, s.doubt) FROM effects e JOIN effect_steps s USING (effect)`)[0]; got != c.want {
-				t.Errorf("is %s, want %s: %s", got, c.want, b.show(t).Reason)
-			}
-			if got := strings.Join(other.asked(), ", "); got != c.calls {
-				t.Errorf("calls %q, want %q", got, c.calls)
-			}
+			b.became(t, c.want, other, c.calls)
 		})
 	}
 }

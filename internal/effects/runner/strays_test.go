@@ -88,20 +88,26 @@ func TestEffectsWhoseRuleIsGoneAreTold(t *testing.T) {
 	if n := warnings(); n > 1+int(time.Since(began)/time.Minute) {
 		t.Errorf("%d warnings: %s", n, said)
 	}
-	n := warnings()
-	r.Replace(b.rules, b.reach)
-	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
-	testkit.Eventually(t, patience/2, func() error { // sooner than it would be said by itself
-		if warnings() <= n {
-			return fmt.Errorf("no warning after a reload: %s", said)
-		}
-		return nil
-	})
+	b.toldAnew(t, r, said, warnings)
 	b.db.Exec(t, `UPDATE effects SET rule = 'follow', due = clock_now()`)
 	if got := b.settled(t); got["done"] != 3 {
 		t.Error(got)
 	}
 	behind(0, 0)
+}
+
+// toldAnew reloads the configuration, and waits for the warning that comes then, sooner than it would be said by itself.
+func (b *bundle) toldAnew(t *testing.T, r *runner.Runner, said *spoken, warnings func() int) {
+	t.Helper()
+	before := warnings()
+	r.Replace(b.rules, b.reach)
+	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
+	testkit.Eventually(t, patience/2, func() error {
+		if warnings() <= before {
+			return fmt.Errorf("no warning after a reload: %s", said)
+		}
+		return nil
+	})
 }
 
 // Effects whose destination is not configured are in the log once a minute, with how many were looked at, and at once after a reload that leaves them so.
@@ -127,13 +133,5 @@ func TestEffectsWhoseDestinationIsGoneAreToldOnceAMinute(t *testing.T) {
 	if n := warnings(); n < 1 || n > 1+int(time.Since(began)/time.Minute) || !strings.Contains(said.String(), `destination=before looked_at=3 first="[1 2 3]" rules=[gone]`) {
 		t.Errorf("%d warnings: %s", n, said)
 	}
-	n := warnings()
-	r.Replace(b.rules, b.reach)
-	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
-	testkit.Eventually(t, patience/2, func() error { // sooner than it would be said by itself
-		if warnings() <= n {
-			return fmt.Errorf("no warning after a reload: %s", said)
-		}
-		return nil
-	})
+	b.toldAnew(t, r, said, warnings)
 }
