@@ -17,7 +17,7 @@ const (
 	garbage = 40 << 20
 	// The bounds of GOGC, which says the same as a percentage of what is in use.
 	leastPercent, mostPercent = 25, 400
-	// besides is what a process may need besides the bodies it holds, and what waits to be published or was fetched ahead: above
+	// besides is what a process may need besides the verified bodies it holds, and what waits to be published or was fetched ahead: above
 	// the sum of them Go collects as often as it must.
 	besides = 384 << 20
 )

@@ -115,8 +115,9 @@ type Ingest struct {
 	// Queue is the most verified deliveries that wait for a commit; more are answered 503 at once. Where there are several sources,
 	// one may fill half of it, so that the others always find room.
 	Queue int `yaml:"queue" default:"4096" validate:"gte=1" beyond:"503 with Retry-After at once, and so beyond half of it for one source of several"`
-	// QueueBytes is the most bytes of bodies held in memory at once, waiting or being read. Where there are several sources, one may
-	// fill half of it.
+	// QueueBytes is the most bytes of verified bodies held in memory at once. Where there are several sources, one may
+	// fill half of it. Bodies that still arrive, whose sender is not verified yet, may take a quarter as much and one
+	// largest body besides; beyond that the one that has taken longest, and more than a second, is answered 503.
 	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576" beyond:"503 with Retry-After at once, and so beyond half of it for one source of several"`
 	// BatchMax is the most deliveries in one commit. Batches form by themselves; nobody waits for one to fill.
 	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000" beyond:"the rest goes with the next commit"`

@@ -53,8 +53,8 @@ func (m *metrics) preset(endpoints map[string]Endpoint) {
 }
 
 func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
-	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes", Help: "Bytes of bodies held in memory, being read or waiting."},
-		func() float64 { return float64(s.memory.inUse()) })
+	held := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_held_bytes", Help: "Bytes of bodies held in memory: arriving, or verified and waiting."},
+		func() float64 { return float64(s.uploads.inUse() + s.memory.inUse()) })
 	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.faults, m.setApart, m.ack, m.batches, m.append, held, queueCollector{s}, spoolCollector{s}} {
 		if err := reg.Register(c); err != nil {
 			return err

@@ -37,6 +37,9 @@ var (
 		Detail: "The body did not arrive whole within the time allowed."}
 	errFull = &problem{Status: 503, Type: "urn:postern:problem:overloaded", Title: "overloaded", outcome: "overloaded", retry: "5",
 		Detail: "More deliveries are waiting than may. Nothing was stored; send it again."}
+	errSlow = &problem{Status: 503, Type: "urn:postern:problem:too-slow", Title: "body arrived too slowly", outcome: "too_slow",
+		retry: "5", hangUp: true,
+		Detail: "The memory for bodies that arrive is full, and this body took longest. Nothing was stored; send it again."}
 	errUnavailable = &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "store unavailable", outcome: "unavailable", retry: "5",
 		Detail: "The delivery could not be made durable now. Send it again; it is stored once however often it comes."}
 	errLimited = &problem{Status: 429, Type: "urn:postern:problem:rate-limited", Title: "too many deliveries", outcome: "limited", retry: "1",

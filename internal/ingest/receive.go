@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -19,9 +20,11 @@ func (s *Server) receive(c echo.Context, v *visit) (*provider.Reply, error) {
 	if !v.ep.limit.open(v.began) {
 		return nil, errLimited
 	}
+	v.upload = upload{pool: &s.uploads, writer: c.Response()}
+	defer v.upload.release()
 	v.memory = part{of: s.memory, source: v.ep.Config.Name}
 	defer v.memory.release()
-	body, err := read(v.ep, req, &v.memory)
+	body, err := s.read(v, req)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +82,9 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 		}
 	}
 	if err == nil {
+		err = v.admit(d)
+	}
+	if err == nil {
 		err = v.accepted(d)
 	}
 	if err == nil {
@@ -95,6 +101,15 @@ func (s *Server) prove(v *visit, d *provider.Delivery) (provider.Verification, e
 		return verification, errUnauthenticated
 	}
 	return verification, err
+}
+
+// admit counts a verified body in its source's share instead of among the uploads. Errors: errFull.
+func (v *visit) admit(d *provider.Delivery) error {
+	if !v.memory.grow(int64(cap(d.Body))) {
+		return errFull
+	}
+	v.upload.release()
+	return nil
 }
 
 // store makes a delivery durable: in the log, or, while that is away, in the spool.
@@ -142,51 +157,51 @@ func (s *Server) append(v *visit, d events.Delivery) (left *waiting, err error) 
 }
 
 // read takes the body within all bounds, in memory that grows with it.
-func read(ep Endpoint, req *http.Request, memory *part) ([]byte, error) {
+func (s *Server) read(v *visit, req *http.Request) ([]byte, error) {
 	for _, enc := range req.Header.Values("Content-Encoding") {
 		if enc != "" && !strings.EqualFold(enc, "identity") {
 			return nil, errEncoding
 		}
 	}
-	if req.ContentLength > ep.MaxBody {
+	if req.ContentLength > v.ep.MaxBody {
 		return nil, errTooLarge
 	}
-	return readBody(req, ep, memory)
+	if !s.memory.fits(v.ep.Config.Name, max(req.ContentLength, 1)) {
+		return nil, errFull // the source's verified deliveries fill its share
+	}
+	return readBody(req, v.ep.MaxBody, &v.upload)
 }
 
-// A delivery gets little memory at first, and more only as its bytes arrive, so that connections which announce much and send nothing hold next to nothing: those of
-// ingest.max_connections together less than one source's share.
-const firstStep, readStep = 4 << 10, 32 << 10
+// firstStep is the memory that a body gets before any of it has arrived, in bytes. Clients that announce much and send
+// nothing hold no more.
+const firstStep = 4 << 10
 
-// readBody reads a body into memory that it takes from its source's share as the body grows. A body whose length is known and small is
-// read into its last place at once.
-func readBody(req *http.Request, ep Endpoint, memory *part) ([]byte, error) {
-	most := ep.MaxBody + 1 // one more, to see the end without growing
+// readBody reads a body into memory that doubles as the bytes arrive. A body whose length is known and small is read into
+// its last place at once. Errors: errFull, errSlow, errTooLarge, errBody.
+func readBody(req *http.Request, maxBody int64, u *upload) ([]byte, error) {
+	most := maxBody + 1 // one more, to see the end without growing
 	if req.ContentLength >= 0 {
 		most = req.ContentLength + 1
 	}
-	size := int64(firstStep)
 	var body []byte
-	for {
-		size = min(size, most)
-		if !memory.grow(size) {
-			return nil, errFull
+	for size := int64(firstStep); ; size *= 2 {
+		if err := u.grow(min(size, most)); err != nil {
+			return nil, err
 		}
-		body = append(make([]byte, 0, size), body...)
+		body = append(make([]byte, 0, min(size, most)), body...)
 		for len(body) < cap(body) {
 			n, err := req.Body.Read(body[len(body):cap(body)])
 			body = body[:len(body)+n]
-			if int64(len(body)) > ep.MaxBody {
+			if int64(len(body)) > maxBody {
 				return nil, errTooLarge
 			}
 			if err == io.EOF { //nolint:errorlint // io.Reader promises the value itself
-				return body, nil
+				return body, u.complete()
 			}
 			if err != nil {
-				return nil, errBody
+				return nil, cmp.Or(u.complete(), error(errBody))
 			}
 		}
-		size = max(4*size, readStep)
 	}
 }
 

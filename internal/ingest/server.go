@@ -52,7 +52,8 @@ type Settings struct {
 	// AcquireWithin is how long an append or the question whether we are ready may wait for a database connection before the
 	// store counts as away; 0: a second.
 	AcquireWithin time.Duration
-	// Queue and QueueBytes bound the deliveries that wait and the bodies held in memory.
+	// Queue and QueueBytes bound the verified deliveries that wait, and their bodies in memory. Bodies that still arrive
+	// may take a quarter of QueueBytes besides.
 	Queue      int
 	QueueBytes int64
 	// BatchMax and BatchBytes bound one commit, Writers how many are under way at once.
@@ -102,6 +103,7 @@ type Server struct {
 	appender   *appender
 	rejections *recorder
 	memory     *shares
+	uploads    uploads
 	large      turnstile
 	endpoints  atomic.Pointer[map[string]Endpoint]
 	stopping   atomic.Bool
@@ -136,6 +138,11 @@ func (s *Server) Replace(endpoints map[string]Endpoint) {
 	limited(endpoints, before)
 	s.metrics.preset(endpoints)
 	s.endpoints.Store(&endpoints)
+	largest := int64(0)
+	for _, ep := range endpoints {
+		largest = max(largest, ep.MaxBody)
+	}
+	s.uploads.setLimits(s.Settings.QueueBytes, largest)
 	s.memory.setAlone(len(endpoints) == 1)
 	s.appender.queue.room.setAlone(len(endpoints) == 1)
 }

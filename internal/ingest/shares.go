@@ -25,6 +25,13 @@ func (s *shares) setAlone(alone bool) {
 	s.alone = alone
 }
 
+// fits tells whether a new part of that size would be within the source's share now.
+func (s *shares) fits(source string, amount int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.free(source, 1, amount)
+}
+
 // begin takes the first piece of a new part; false where it is more than the source's share.
 func (s *shares) begin(source string, amount int64) bool { return s.take(source, 1, amount) }
 
@@ -34,13 +41,18 @@ func (s *shares) grow(source string, amount int64) bool { return s.take(source, 
 func (s *shares) take(source string, parts, amount int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, free := s.held[source], s.most-s.used
-	if amount > free || !s.alone && h.parts+parts > 1 && h.amount+amount > free {
+	if !s.free(source, parts, amount) {
 		return false
 	}
+	h := s.held[source]
 	s.used += amount
 	s.held[source] = holding{h.parts + parts, h.amount + amount}
 	return true
+}
+
+func (s *shares) free(source string, parts, amount int64) bool {
+	h, free := s.held[source], s.most-s.used
+	return amount <= free && (s.alone || h.parts+parts <= 1 || h.amount+amount <= free)
 }
 
 // end gives back a part whose pieces were amount together.

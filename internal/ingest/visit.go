@@ -43,8 +43,10 @@ type visit struct {
 	bodies [][]byte
 	ctx    context.Context
 	span   trace.Span
-	// request is the delivery in the provider's terms, and memory what its body takes until the queue has it.
+	// request is the delivery in the provider's terms. upload is the memory of its body until the sender is verified, and
+	// memory that of the verified body until the queue has it.
 	request provider.Delivery
+	upload  upload
 	memory  part
 	// reply is the answer.
 	reply provider.Reply

@@ -1,0 +1,172 @@
+package ingest_test
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+var slowBodyScale = flag.Int("slow.scale", 16, "TestSlowBodies runs this part of its attack; 1 is all of it, which needs 16,100 open files")
+
+// slowBodies is an attack by clients that cannot sign: each announces a body, sends a part of it and then waits. A client
+// whose connection ends connects again.
+type slowBodies struct {
+	name             string
+	clients          int
+	announced, sent  int
+	chunked          bool
+	alive            []atomic.Bool
+	address          string
+	connections      []net.Conn
+	bytes, reconnect int
+	connected        chan struct{}
+}
+
+// request returns the bytes that one client sends.
+func (a *slowBodies) request() string {
+	head := "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nStripe-Signature: t=1,v1=00\r\n"
+	if a.chunked {
+		return head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", a.announced) + strings.Repeat("x", a.sent)
+	}
+	return head + fmt.Sprintf("Content-Length: %d\r\n\r\n", a.announced) + strings.Repeat("x", a.sent)
+}
+
+// run connects all clients, and then connects again those whose connection ended, with that many bytes a second, until
+// stop is closed.
+func (a *slowBodies) run(stop <-chan struct{}, perSecond int) {
+	request := a.request()
+	a.alive, a.connections = make([]atomic.Bool, a.clients), make([]net.Conn, a.clients)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	last, next, budget := time.Now(), 0, a.clients*len(request)
+	for {
+		select {
+		case <-stop:
+			for _, c := range a.connections {
+				if c != nil {
+					_ = c.Close()
+				}
+			}
+			return
+		case now := <-tick.C:
+			budget += int(now.Sub(last).Seconds() * float64(perSecond))
+			last = now
+		}
+		for range a.clients {
+			if budget <= 0 {
+				break
+			}
+			if n := next % a.clients; !a.alive[n].Load() && a.connect(n, request) == nil {
+				budget -= len(request)
+			}
+			next++
+			if next == a.clients {
+				close(a.connected)
+			}
+		}
+	}
+}
+
+func (a *slowBodies) connect(n int, request string) error {
+	if a.connections[n] != nil {
+		_ = a.connections[n].Close()
+		a.reconnect++
+	}
+	conn, err := net.Dial("tcp", a.address)
+	if err != nil {
+		return err
+	}
+	a.connections[n] = conn
+	_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
+	sent, err := io.WriteString(conn, request)
+	a.bytes += sent
+	a.alive[n].Store(true)
+	go func() {
+		_, _ = io.Copy(io.Discard, conn) // until the gateway ends it, or the test
+		a.alive[n].Store(false)
+	}()
+	return err
+}
+
+// A capacity of ingest.queue_bytes and an attack of 10 MiB/s, or the same part of both.
+func TestSlowBodies_unsigned_takeNoCapacityFromDeliveries(t *testing.T) {
+	t.Parallel()
+	scale := *slowBodyScale
+	large := 4 << 20 / scale
+	attacks := []slowBodies{
+		{name: "66 of 4 MiB after 512 KiB", clients: 66, announced: large, sent: large / 8},
+		{name: "36 of 4 MiB after 2 MiB", clients: 36, announced: large, sent: large / 2},
+		{name: "36 of 4 MiB after 2 MiB, chunked", clients: 36, announced: large, sent: large / 2, chunked: true},
+		{name: "400 of 64 KiB after 32 KiB", clients: 400 / scale, announced: 64 << 10, sent: 32 << 10},
+		{name: "4200 of 8 KiB after 4 KiB", clients: 4200 / scale, announced: 8 << 10, sent: 4 << 10},
+		{name: "8000 of 64 KiB after 16 KiB", clients: 8000 / scale, announced: 64 << 10, sent: 16 << 10},
+		{name: "8000 of 64 KiB after 16 KiB, chunked", clients: 8000 / scale, announced: 64 << 10, sent: 16 << 10, chunked: true},
+	}
+	for _, a := range attacks {
+		t.Run(a.name, func(t *testing.T) {
+			if scale > 1 {
+				t.Parallel()
+			}
+			b := setup(t, func(o *ingest.Options) {
+				o.Settings.QueueBytes = int64(256<<20) / int64(scale)
+				stripe := o.Endpoints["stripe"]
+				stripe.MaxBody = int64(large)
+				o.Endpoints["stripe"] = stripe
+			})
+			b.serve(t, time.Minute) // the attack ends only where the gateway ends it
+			a.sent++                // the gateway makes room for more
+			a.address = strings.TrimPrefix(b.url, "http://")
+			a.connected = make(chan struct{})
+			stop := make(chan struct{})
+			var running sync.WaitGroup
+			running.Go(func() { a.run(stop, 10<<20/scale) })
+			<-a.connected
+			testkit.Eventually(t, 20*time.Second, func() error { // all clients are new, so none can be evicted yet
+				for n := range 5 {
+					if d, err := b.try(t.Context(), "stripe", b.invoice(t, 1+n)); err != nil || d.status != http.StatusOK {
+						return fmt.Errorf("delivery %d: status %d, %v", n, d.status, err)
+					}
+				}
+				return nil
+			})
+			taken, sent := b.deliverDuring(t, 3*time.Second, 20*time.Millisecond)
+			close(stop)
+			running.Wait()
+			t.Logf("%d of %d deliveries taken beside %d clients that sent %d KiB and connected again %d times; %.0f were evicted", taken, sent, a.clients,
+				a.bytes>>10, a.reconnect, b.counter(t, "postern_deliveries_total", "result=too_slow"))
+			if taken*100 < sent*98 {
+				t.Errorf("%d of %d deliveries taken, want at least 98 %%", taken, sent)
+			}
+		})
+	}
+}
+
+// deliverDuring sends a signed delivery every so often, and returns how many were taken of how many.
+func (b *testBundle) deliverDuring(t *testing.T, during, every time.Duration) (taken, sent int) {
+	t.Helper()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var group sync.WaitGroup
+	var accepted atomic.Int64
+	for ; sent < int(during/every); sent++ {
+		<-tick.C
+		d := b.invoice(t, 1+sent)
+		group.Go(func() {
+			if a, err := b.try(t.Context(), "stripe", d); err == nil && a.status == http.StatusOK {
+				accepted.Add(1)
+			}
+		})
+	}
+	group.Wait()
+	return int(accepted.Load()), sent
+}
