@@ -293,7 +293,7 @@ func (x *explained) read(p provider.Provider, src *provider.Source, d *provider.
 		if !e.OccurredAt.IsZero() {
 			one.OccurredAt = e.OccurredAt.Format(time.RFC3339Nano)
 		}
-		o, err := p.Observe(src, &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body})
+		o, err := provider.Observe(p, src, &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account, APIVersion: e.APIVersion, ReceivedAt: d.ReceivedAt, Index: i, Body: d.Body})
 		one.Says = says(o, err)
 		x.Events = append(x.Events, one)
 	}

@@ -75,7 +75,8 @@ type Object struct {
 type ObjectVersion struct {
 	// From is where it stands: json:PATH in the event, root:PATH in the whole body or form:FIELD.
 	From string `yaml:"from,omitempty"`
-	// Unit is s, ms, rfc3339, integer (a number that grows with each change), or auto: a time by its look.
+	// Unit is s, ms, rfc3339, integer (a number that grows with each change), or auto: a time by its look. Times of a type
+	// that are read from more than one field, here and in api.objects, are compared in whole seconds.
 	Unit string `yaml:"unit,omitempty" shown:"auto"`
 	// Still: true says that it is not known to change with every change of the object.
 	Still bool `yaml:"still,omitempty" shown:"false"`

@@ -64,6 +64,7 @@ func (c *Config) Endpoints() []Endpoint {
 			continue
 		}
 		source := src.forProvider(name)
+		source.WholeSeconds = src.wholeSeconds(p)
 		reader := src.reader(&builder{}, p)
 		api, _ := src.API.forProvider(p, reader, source)
 		out = append(out, Endpoint{Provider: p, Source: source, Own: src.own(), API: api, Reader: reader, Except: src.Reconcile.except(), MaxBodyBytes: int64(src.MaxBodyBytes), RedactOnRequest: src.RedactOnRequest, FinalReceipt: src.finalReceipt(p),

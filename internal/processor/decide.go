@@ -97,7 +97,7 @@ func (it *item) observe(src Source) (ignored string, err error) {
 	if isLook(it.ev) {
 		return it.look(src)
 	}
-	obs, err := src.Provider.Observe(src.Config, &it.ev.Stored)
+	obs, err := provider.Observe(src.Provider, src.Config, &it.ev.Stored)
 	if err != nil || obs.Ignored != "" {
 		return obs.Ignored, err
 	}

@@ -57,6 +57,20 @@ type Source struct {
 	URL string
 	// Keys remembers what the secrets are good for; nil: they are read for every delivery.
 	Keys *signature.Keys
+	// WholeSeconds are the types of objects whose versions are times that are read from more than one field, be it of
+	// several kinds of events or of events and the API. One field may count milliseconds and another whole seconds, so all
+	// are cut to whole seconds: what differs within one second is then undecided, never decided by the finer clock. "*"
+	// stands for types that are read from the body.
+	WholeSeconds map[string]bool
+}
+
+// Observe reads what a stored event says of its object, with its version cut where the source's other readers need that.
+func Observe(p Provider, src *Source, e *Stored) (Observation, error) {
+	o, err := p.Observe(src, e)
+	if src.WholeSeconds[o.ObjectType] || src.WholeSeconds["*"] {
+		o.CutToSecond()
+	}
+	return o, err
 }
 
 // Secret is one of a source's signing secrets. Its name is stored with what it verified; its value is never printed.
@@ -165,6 +179,14 @@ type Stored struct {
 	Index int
 	// Body is the whole delivery's body.
 	Body []byte
+}
+
+// CutToSecond cuts a version that is a time to whole seconds. A number that counts changes, whose unit is 1, stays.
+func (o *Observation) CutToSecond() {
+	const second = int64(time.Second / time.Microsecond)
+	if o.HasAt && o.Unit > 1 {
+		o.At, o.Unit = o.At-o.At%second, max(o.Unit, second)
+	}
 }
 
 // Observation is what one event says of one object. Exactly one of three shapes: Ignored is set (no object is concerned);

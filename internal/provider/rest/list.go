@@ -142,7 +142,10 @@ func (t Type) page(api *provider.API, a *answer, body []byte) (page []provider.L
 			return nil, "", fmt.Errorf("element %d is no object with an id%s", i, place(t.ID))
 		}
 		if t.List.Partial {
-			one.At, _, one.HasAt = t.at(object)
+			var o provider.Observation
+			o.At, o.Unit, o.HasAt = t.at(object)
+			o.CutToSecond()
+			one.At, one.HasAt = o.At, o.HasAt
 		} else {
 			one.Body = t.wrap(object.Raw())
 		}

@@ -153,7 +153,7 @@ func TestSnapshots(t *testing.T) {
 		want told
 		err  string
 	}{
-		{nil, `{"id": 5, "updated": "2027-01-15T08:00:00.25Z"}`, told{At: at + second/4, HasAt: true, Own: true, Unit: 1000}, ""},
+		{nil, `{"id": 5, "updated": "2027-01-15T08:00:00.25Z"}`, told{At: at, HasAt: true, Own: true, Unit: second}, ""},
 		{nil, `{"id": "5", "updated": "2027-01-15T08:00:00Z"}`, told{At: at, HasAt: true, Own: true, Unit: second}, ""},
 		{nil, `{"id": "5", "updated": null}`, told{Unit: second}, ""}, // not changed since it was made: ordered by when it was looked at
 		{nil, ``, told{Unit: second, Deleted: true}, ""},

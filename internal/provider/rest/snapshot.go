@@ -46,6 +46,7 @@ func (t Type) order(object *canonical.Value, o *provider.Observation) error {
 	switch {
 	case ok:
 		o.At, o.HasAt, o.Own, o.Unit, o.Still = at, true, true, unit, t.Version.Still
+		o.CutToSecond() // as its events' versions are (provider.Source.WholeSeconds)
 	case t.counted():
 		return &provider.Dead{Reason: fmt.Sprintf("the %s %s has no whole number%s, which orders its states", o.ObjectType, o.ObjectID, place(t.Version.Path))}
 	}

@@ -1,0 +1,144 @@
+package config_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// mixedUnits is a sender with two kinds of events, one of milliseconds and one of whole seconds, and an API of either.
+func mixedUnits(t *testing.T) config.Endpoint {
+	t.Helper()
+	c, err := config.Parse([]byte(`
+database: {url: postgres://x/y}
+sources:
+  shop:
+    provider: hmac
+    secrets: [{name: a, value: a-secret-of-the-shop}]
+    scheme: {header: X-Signature, message: '{body}', encoding: hex}
+    events: {type: '{json:type}'}
+    objects:
+      - {events: [fine], type: order, id: '{json:id}', state: order, version: {from: 'json:order.at'}}
+      - {events: [coarse], type: order, id: '{json:id}', state: order, version: {from: 'json:changed'}}
+    api:
+      key: {value: k}
+      base_url: https://shop.example
+      control: /me
+      objects: {order: {get: '/orders/{id}', version: {path: at}}}
+`), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Endpoints()[0]
+}
+
+// TestMixedUnits_anyOrder_neverSilentlyWrong plays histories of an object whose kinds of events, and whose API, tell its
+// time of change in milliseconds or in whole seconds. What is applied is the last state, or a refetch is pending; and one
+// refetch after the history ends at the last state, whatever webhooks were lost.
+func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
+	t.Parallel()
+	ep := mixedUnits(t)
+	const second = 1_000_000
+	layout := map[bool]string{true: "2006-01-02T15:04:05.000Z07:00", false: time.RFC3339}
+	rapid.Check(t, func(t *rapid.T) {
+		begin := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
+		fineAPI, at := rapid.Bool().Draw(t, "API of milliseconds"), begin
+		body := func(state int, at time.Time, fine bool) string {
+			return fmt.Sprintf(`{"id":"1","n":%d,"at":%q}`, state, at.Format(layout[fine]))
+		}
+		states := []time.Time{begin}
+		var inputs []versioning.Input
+		look := func(state int, changed, now time.Time) versioning.Input {
+			l := &provider.Look{Snapshot: provider.Snapshot{ObjectType: "order", ObjectID: "1", Body: []byte(body(state, changed, fineAPI))},
+				Date: now.Truncate(time.Second), Lag: time.Second}
+			o, err := ep.Reader.Snapshot(ep.Source, &l.Snapshot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.State = o.State.Get("n")
+			in, err := versioning.FromLook(o, l, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return in
+		}
+		lost := false
+		for n := range rapid.IntRange(1, 6).Draw(t, "changes") {
+			at = at.Add(time.Duration(rapid.IntRange(1, 1500).Draw(t, "milliseconds later")) * time.Millisecond)
+			states = append(states, at)
+			fine := rapid.Bool().Draw(t, "event of milliseconds")
+			kind, told := "coarse", at.Format(time.RFC3339)
+			if fine {
+				kind = "fine"
+			}
+			delivery := fmt.Sprintf(`{"type":%q,"id":"1","changed":%q,"order":%s}`, kind, told, body(n+1, at, true))
+			o, err := provider.Observe(ep.Provider, ep.Source, &provider.Stored{Type: kind, Body: []byte(delivery)})
+			if err != nil || o.ObjectType != "order" || o.Partial != "" {
+				t.Fatalf("%s: %+v, %v", delivery, o, err)
+			}
+			o.State = o.State.Get("n")
+			in, err := versioning.FromObservation(o, at.Add(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rapid.IntRange(0, 4).Draw(t, "lost") == 0 {
+				lost = true
+			} else {
+				inputs = append(inputs, in)
+			}
+			if rapid.IntRange(0, 2).Draw(t, "refetched") == 0 {
+				now := at.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "refetched after")) * time.Millisecond)
+				// The state that the API has at that time is that of the change before it, since the next is not made yet.
+				inputs = append(inputs, look(n+1, at, now))
+				at = now
+			}
+		}
+		row := versioning.NewRow()
+		for _, in := range rapid.Permutation(append(inputs, inputs...)).Draw(t, "order") {
+			versioning.Apply(&row, in)
+		}
+		last := len(states) - 1
+		if got := string(row.State.JSON); got != fmt.Sprint(last) && !row.Ambiguous && row.LookAfter == 0 && !lost {
+			t.Fatalf("silently %s, the last state is %d", got, last)
+		}
+		versioning.Apply(&row, look(last, states[last], time.UnixMicro(max(at.UnixMicro(), row.LookAfter)+5*second)))
+		if got := string(row.State.JSON); got != fmt.Sprint(last) || row.Ambiguous || row.LookAfter != 0 {
+			t.Fatalf("after a refetch: state %s, ambiguous %t, refetch after %d; the last state is %d", got, row.Ambiguous, row.LookAfter, last)
+		}
+	})
+}
+
+func TestVersionUnits_typesReadFromSeveralFields_areCut(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		objects string
+		want    string
+	}{
+		"one field":               {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}", "map[]"},
+		"two fields":              {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[x:true]"},
+		"two fields of two types": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: y, id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[]"},
+		"types in the body":       {"- {events: [a], type: '{json:t}', id: '{json:id}', state: s, version: {from: 'json:at'}}\n- {events: [b], type: '{json:t}', id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[*:true]"},
+		"integers":                {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:n', unit: integer}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.n', unit: integer}}", "map[]"},
+	}
+	for name, tt := range tests {
+		c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  a:\n    provider: hmac\n    secrets: [{name: a, value: a-secret-of-the-shop}]\n"+
+			"    scheme: {header: X-S, message: '{body}'}\n    events: {type: '{json:type}'}\n    objects:\n      "+strings.ReplaceAll(tt.objects, "\n", "\n      ")+"\n"), func(string) string { return "" })
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := fmt.Sprint(c.Endpoints()[0].Source.WholeSeconds); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+	if got := fmt.Sprint(mixedUnits(t).Source.WholeSeconds); got != "map[order:true]" {
+		t.Errorf("with an API: %s", got)
+	}
+}
