@@ -25,6 +25,9 @@ func (s *sweep) circles(pages []*listPage, fresh bool) error {
 			}
 			continue
 		}
+		if p.again { // that is bounded
+			continue
+		}
 		s.stale += len(p.items)
 		if s.idle++; s.restarts+s.rereads > 0 && len(p.items) > 0 && int64(s.stale) <= s.Checked {
 			s.idle = 0

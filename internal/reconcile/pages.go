@@ -25,6 +25,8 @@ type listPage struct {
 	next string
 	// begins: it is the first of a part of the list.
 	begins bool
+	// again: it was read before, since objects can move between the pages of the list.
+	again bool
 	// passed are parts of the list that were passed over in its place.
 	passed []PassedOver
 	// waits is what the list waits for before its next page; such a page is none.
@@ -120,7 +122,7 @@ func (s *sweep) fetchPage(ctx context.Context, at asking) *listPage {
 	if next != "" && next == at.cursor {
 		return &listPage{err: fmt.Errorf("the API of source %s gives the same page of type %s again and again", s.source.Name, s.objectType)}
 	}
-	p := &listPage{next: next, items: make([]*item, 0, len(listed))}
+	p := &listPage{next: next, again: provider.ReadsAgain(at.cursor), items: make([]*item, 0, len(listed))}
 	for i := range listed {
 		it := &item{id: listed[i].ObjectID, at: listed[i].At, hasAt: listed[i].HasAt, told: listed[i].Known}
 		if listed[i].Body != nil {

@@ -3,6 +3,7 @@ package github_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
@@ -263,6 +265,39 @@ func TestListsAreWhole(t *testing.T) {
 	}
 }
 
+// TestLists_countedPages_deletesMoveNothingOutOfSight deletes objects between the pages of a list that is paged by number.
+func TestLists_countedPages_deletesMoveNothingOutOfSight(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		l := newListing(t, githubfake.Options{Repositories: 2, Gap: time.Microsecond})
+		there := map[string]bool{}
+		for range rapid.IntRange(0, 420).Draw(rt, "releases") {
+			id := l.fake.Draft(rapid.IntRange(0, 1).Draw(rt, "repository"))
+			l.fake.Publish(id)
+			there[id] = true
+		}
+		pauses := 0 // the list must stand still once
+		got := l.all(t, "release", time.Time{}, func() {
+			if pauses++; pauses > 8 {
+				return
+			}
+			ids := slices.Sorted(maps.Keys(there))
+			for range min(len(ids), rapid.IntRange(0, 40).Draw(rt, "deletes")) {
+				id := rapid.SampledFrom(ids).Draw(rt, "delete")
+				if there[id] {
+					l.fake.Delete(id)
+					delete(there, id)
+				}
+			}
+		})
+		for id := range there {
+			if _, ok := got[id]; !ok {
+				rt.Fatalf("release %s is not listed, in %d pages", id, l.pages)
+			}
+		}
+	})
+}
+
 // Of more objects than a page holds that changed in one second all are listed, and the list ends.
 func TestListOfOneSecond(t *testing.T) {
 	t.Parallel()
@@ -274,7 +309,7 @@ func TestListOfOneSecond(t *testing.T) {
 	l.fake.Advance(time.Minute)
 	ids[l.fake.Open(0)] = true
 	got := l.all(t, "issue", time.Time{}, func() {})
-	if len(got) != len(ids) || l.pages > 7 {
+	if len(got) != len(ids) || l.pages > 8 { // four that are counted, three of them again
 		t.Errorf("%d of %d, in %d pages", len(got), len(ids), l.pages)
 	}
 }

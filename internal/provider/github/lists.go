@@ -30,11 +30,14 @@ type list struct {
 	whole bool
 	// skip: what has this member is no object of the type.
 	skip string
+	// fixed: no object ever moves to another page, since none is deleted and their order never changes.
+	fixed bool
 }
 
 // lists are by type. Issues and comments are paged by time: each page begins at the updated_at of the last one's end, so that nothing which is changed or
 // deleted meanwhile moves another object out of sight. Pull requests are never deleted, so the page of one, in the order of creation, never
-// changes. Of releases, deployments and comments on commits a delete moves the later ones to the page before, and of more than 100 milestones another due date moves one: what is kept here and was not listed is looked at by itself.
+// changes. Of releases, deployments and comments on commits a delete moves the later ones to the page before, and of more
+// than 100 milestones another due date moves one: provider.NextCounted reads pages again until nothing moves.
 //
 // Not listed are workflow and check runs: GitHub lists the first whole or by their time of creation alone and deletes them of itself, and the others below a commit. Nor are labels: the address of one is its
 // name, so that none could be believed to be missing.
@@ -47,7 +50,7 @@ var lists = map[string]list{
 	"commit_comment":              {path: "/comments", whole: true},
 	"milestone":                   {path: "/milestones", query: url.Values{"state": {"all"}}, whole: true},
 	"deployment":                  {path: "/deployments", whole: true},
-	"pull_request":                {path: "/pulls", query: url.Values{"state": {"all"}, "sort": {"created"}, "direction": {"asc"}}}, // listed without its counts
+	"pull_request":                {path: "/pulls", query: url.Values{"state": {"all"}, "sort": {"created"}, "direction": {"asc"}}, fixed: true}, // listed without its counts
 	"release":                     {path: "/releases", whole: true},
 }
 
@@ -65,7 +68,8 @@ func (GitHub) Lists(_ *provider.Source, api *provider.API, account string) map[s
 
 // ListObjects lists a repository after the other.
 func (GitHub) ListObjects(_ *provider.Source, api *provider.API, _, objectType string, since, _ time.Time, cursor string) provider.Call {
-	l, at := lists[objectType], readSpot(api, cursor)
+	page, _ := provider.CountedPage(cursor)
+	l, at := lists[objectType], readSpot(api, page)
 	if at.since != asked {
 		since = timeOf(at.since)
 	}
@@ -108,7 +112,8 @@ func readSpot(api *provider.API, cursor string) spot {
 
 // ObjectPage splits a page. The cursor of the next one is in the same repository where the page's Link says that there is more.
 func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, cursor string, header http.Header, body []byte) (page []provider.Listed, next string, err error) {
-	l, at := lists[objectType], readSpot(api, cursor)
+	here, _ := provider.CountedPage(cursor)
+	l, at := lists[objectType], readSpot(api, here)
 	members := []json.RawMessage{body}
 	if l.path != "" {
 		members = nil
@@ -116,39 +121,47 @@ func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, c
 			return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
 		}
 	}
-	last := int64(0)
+	last, ids := int64(0), make([]string, 0, len(members))
 	for _, raw := range members {
-		one, changed, err := l.read(objectType, raw)
+		one, id, changed, err := l.read(objectType, raw)
 		if err != nil {
 			return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
 		}
+		ids = append(ids, id)
 		if last = max(last, changed); one != nil {
 			page = append(page, *one)
 		}
 	}
 	more := l.path != "" && len(following(header)) > 0
-	return page, l.after(api, at, more, last), nil
+	if next = l.after(api, at, more, last); l.fixed || l.byChange {
+		return page, next, nil
+	}
+	counts := func(cursor string) bool { return readSpot(api, cursor).page > 1 }
+	if next, err = provider.NextCounted(cursor, next, ids, counts); err != nil {
+		return nil, "", fmt.Errorf("read list of %s: %w", objectType, err)
+	}
+	return page, next, nil
 }
 
 // read reads a member of a page, nil where it is of another type; changed is its updated_at, 0 where it has none.
-func (l list) read(objectType string, raw []byte) (one *provider.Listed, changed int64, err error) {
+func (l list) read(objectType string, raw []byte) (one *provider.Listed, id string, changed int64, err error) {
 	v, err := canonical.Parse(raw)
 	if err != nil {
-		return nil, 0, err
+		return nil, "", 0, err
 	}
 	defer v.Release()
-	id := number(v.Get("id"))
+	id = number(v.Get("id"))
 	if id == "" {
-		return nil, 0, errors.New("a member has no id")
+		return nil, "", 0, errors.New("a member has no id")
 	}
 	changed, ok := readTime(v.Get("updated_at"))
 	switch {
 	case l.skip != "" && has(v, l.skip):
-		return nil, changed, nil
+		return nil, id, changed, nil
 	case l.whole:
-		return &provider.Listed{ObjectID: id, Body: raw}, changed, nil
+		return &provider.Listed{ObjectID: id, Body: raw}, id, changed, nil
 	}
-	return &provider.Listed{ObjectID: id, At: changed, HasAt: ok, Known: raw}, changed, nil
+	return &provider.Listed{ObjectID: id, At: changed, HasAt: ok, Known: raw}, id, changed, nil
 }
 
 // after is the cursor of the page after one, "" behind the last repository. A list by time goes on at the last time of the page, which it tells again, with the second before it. Where that is not past the time
@@ -173,8 +186,9 @@ func behind(api *provider.API, repository string) string {
 
 // PartAt names the repository that a cursor is in.
 func (GitHub) PartAt(api *provider.API, _, cursor string) (part string, begins bool, next string) {
-	at := readSpot(api, cursor)
-	return at.repository, at.page == 1 && at.since == asked, behind(api, at.repository)
+	page, counted := provider.CountedPage(cursor)
+	at := readSpot(api, page)
+	return at.repository, at.page == 1 && at.since == asked && !counted, behind(api, at.repository)
 }
 
 // PartOf names the repository, as the source names it, below which a call reads.

@@ -70,7 +70,8 @@ func (r *Reader) ListObjects(_ *provider.Source, _ *provider.API, account, objec
 	if list == nil {
 		return provider.Call{}
 	}
-	return list.ask(account, since, until, cursor)
+	page, _ := provider.CountedPage(cursor)
+	return list.ask(account, since, until, page)
 }
 
 // ask is the call for a page.
@@ -124,8 +125,20 @@ func (r *Reader) ObjectPage(src *provider.Source, api *provider.API, account, ob
 	case !reaches(src, t.List.Request, account):
 		return nil, "", fmt.Errorf("the list of %s does not name the account that is asked for, so it is that of the key: put {account} into api.objects.%s.list", objectType, objectType)
 	}
-	if page, next, err = t.page(api, &answer{path: t.List.Request.Path.with(values{"account": account}, url.PathEscape), cursor: cursor, header: header}, body); err != nil {
+	at, _ := provider.CountedPage(cursor)
+	path := t.List.Request.Path.with(values{"account": account}, url.PathEscape)
+	if page, next, err = t.page(api, &answer{path: path, cursor: at, header: header}, body); err != nil {
 		return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
+	}
+	if t.List.Next.Last != "" || t.List.Next.Window { // places that no delete moves
+		return page, next, nil
+	}
+	ids := make([]string, len(page))
+	for i := range page {
+		ids[i] = page[i].ObjectID
+	}
+	if next, err = provider.NextCounted(cursor, next, ids, isCount); err != nil {
+		return nil, "", fmt.Errorf("read list of %s: %w", objectType, err)
 	}
 	return page, next, nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -35,6 +36,10 @@ func (f *Fake) list(header http.Header, kind string, at *url.URL, member string,
 		after = ""
 	}
 	all = slices.DeleteFunc(all, func(t thing) bool { return after != "" && t.id <= after })
+	number, _ := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
+	if strings.HasPrefix(kind, "page") {
+		all = all[min(len(all), (number-1)*limit):]
+	}
 	more := len(all) > limit
 	all = all[:min(limit, len(all))]
 	items := []any{}
@@ -54,6 +59,12 @@ func (f *Fake) list(header http.Header, kind string, at *url.URL, member string,
 		switch next := "?" + q.Encode(); kind {
 		case "field":
 			page["meta"] = map[string]any{"next": last}
+		case "page":
+			page["meta"] = map[string]any{"next": number + 1}
+		case "page_link":
+			q.Del("after")
+			q.Set("page", strconv.Itoa(number+1))
+			header.Set("Link", "<?"+q.Encode()+`>; rel="next"`)
 		case "url":
 			page["meta"] = map[string]any{"next": at.Path + next}
 		case "link":

@@ -205,7 +205,7 @@ func (f *Fake) answer(header http.Header, r *http.Request, fault Fault) (int, an
 	switch path {
 	case "/me":
 		return http.StatusOK, map[string]any{"name": "somebody"}
-	case "/lists/field", "/lists/url", "/lists/link", "/lists/last", "/lists/window", "/lists/whole":
+	case "/lists/field", "/lists/page", "/lists/page_link", "/lists/url", "/lists/link", "/lists/last", "/lists/window", "/lists/whole":
 		return f.list(header, strings.TrimPrefix(path, "/lists/"), r.URL, "thing", f.changed)
 	case "/events/field", "/events/url", "/events/link", "/events/window":
 		return f.list(header, strings.TrimPrefix(path, "/events/"), r.URL, "event", f.happened)
