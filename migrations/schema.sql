@@ -9,8 +9,16 @@ ALTER SCHEMA postern OWNER TO postgres;
 CREATE FUNCTION postern.body_json(body bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$
+DECLARE
+  too_large CONSTANT text := '[0-9][eE][+-]?0*(30[1-9]|3[1-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3})';
+  content text;
 BEGIN
-  RETURN convert_from(body, 'UTF8')::jsonb;
+  content := convert_from(body, 'UTF8');
+  -- Texts that look like such a number are common (hashes), so they are taken out before it counts.
+  IF content ~ too_large AND regexp_replace(content, '"(\\.|[^"\\])*"', '""', 'g') ~ too_large THEN
+    RETURN NULL;
+  END IF;
+  RETURN content::jsonb;
 EXCEPTION WHEN OTHERS THEN
   RETURN NULL;
 END
@@ -417,13 +425,18 @@ CREATE VIEW mirror.events AS
     e.delivery_id,
     e.delivery_index,
     e.body,
-    postern.body_json(e.body) AS body_json
+    postern.body_json(e.body) AS body_json,
+    ((e.body IS NOT NULL) AND (postern.body_json(e.body) IS NULL)) AS body_json_omitted
    FROM (postern.events e
      JOIN postern.sources s ON ((s.number = e.source)));
 
 ALTER TABLE mirror.events OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.events IS 'the log: body holds the exact bytes, body_json the same as jsonb where jsonb can hold it';
+
+COMMENT ON COLUMN mirror.events.body_json IS 'the body as jsonb; null where jsonb cannot hold it, or only with numbers of more than 300 digits';
+
+COMMENT ON COLUMN mirror.events.body_json_omitted IS 'the event has a body, and body_json is null: read body';
 
 CREATE TABLE postern.objects (
     source integer NOT NULL,
