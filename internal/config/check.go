@@ -77,8 +77,14 @@ func checkDurable(d Database) error {
 			plain = string(address.url)
 		}
 		// Options may be written with -.
-		if strings.Contains(strings.ReplaceAll(strings.ToLower(plain), "-", "_"), "synchronous_commit") {
-			bad = append(bad, &Problem{Path: address.path, Msg: "names synchronous_commit, which Postern sets to on for each of its sessions, since an acknowledgement stands for a durable commit: take it out"})
+		plain = strings.ReplaceAll(strings.ToLower(plain), "-", "_")
+		for _, ours := range [][2]string{
+			{"synchronous_commit", "which Postern sets to on for each of its sessions, since an acknowledgement stands for a durable commit"},
+			{"default_transaction_isolation", "which Postern sets to read committed for each of its sessions, since its statements are written for that"},
+		} {
+			if strings.Contains(plain, ours[0]) {
+				bad = append(bad, &Problem{Path: address.path, Msg: "names " + ours[0] + ", " + ours[1] + ": take it out"})
+			}
 		}
 	}
 	return errors.Join(bad...)

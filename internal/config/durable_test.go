@@ -14,6 +14,7 @@ func TestDurabilityIsNoSetting(t *testing.T) {
 	for _, address := range []string{
 		"postgres://u@h/d?synchronous_commit=off", "postgres://u@h/d?options=-c%20synchronous_commit%3Doff", "postgres://u@h/d?options=--Synchronous-Commit%3dlocal",
 		"postgres://u@h/d?options=-c%20synchronous%5fcommit%3Doff", "host=h dbname=d synchronous_commit=off",
+		"postgres://u@h/d?options=-c%20default%5ftransaction_isolation%3Dserializable",
 	} {
 		for _, setting := range []string{"url", "maintenance_url"} {
 			text := fmt.Sprintf("database: {url: 'postgres://u@h/d', %s: '%s'}\n", setting, address)
@@ -21,7 +22,7 @@ func TestDurabilityIsNoSetting(t *testing.T) {
 				text = fmt.Sprintf("database: {url: '%s'}\n", address)
 			}
 			_, err := config.Parse([]byte(text), environment())
-			if err == nil || !strings.Contains(err.Error(), "database."+setting+": names synchronous_commit") {
+			if err == nil || !strings.Contains(err.Error(), "database."+setting+": names ") {
 				t.Errorf("%s: %v", text, err)
 			}
 		}

@@ -110,6 +110,9 @@ func configure(cfg *pgx.ConnConfig, o Options) {
 	cfg.RuntimeParams["search_path"] = "postern"
 	// An acknowledgement stands for a durable commit, whatever the database or the login has as a default.
 	cfg.RuntimeParams["synchronous_commit"] = "on"
+	// Statements that wait for a lock must then see what its holder committed. At any stricter level they fail or, worse,
+	// decide on an old snapshot. Transactions that need another level name it themselves.
+	cfg.RuntimeParams["default_transaction_isolation"] = isolation
 	// That a commit did not wait for its standby is told by a warning alone.
 	cfg.RuntimeParams["client_min_messages"] = "warning"
 	cfg.OnNotice = noticed
@@ -182,19 +185,25 @@ func setRole(ctx context.Context, conn *pgx.Conn, role string) error {
 	return fmt.Errorf("set role %s: %w", role, err)
 }
 
-const durableSQL = `SELECT pg_backend_pid(), current_setting('synchronous_commit'), ARRAY(SELECT s FROM unnest('{fsync,full_page_writes}'::text[]) AS s WHERE current_setting(s) = 'off')`
+// isolation is the level that every statement is written for.
+const isolation = "read committed"
+
+const durableSQL = `SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('default_transaction_isolation'), ARRAY(SELECT s FROM unnest('{fsync,full_page_writes}'::text[]) AS s WHERE current_setting(s) = 'off')`
 
 // checkDurable sees that the session commits durably, tells what the server itself does not do for that, and has its calls watched. The server took the startup message's word for synchronous_commit; a pooler
 // between may have kept that to itself.
 func checkDurable(ctx context.Context, conn *pgx.Conn, lax func(off []string)) error {
 	var pid int32
-	var got string
+	var commit, level string
 	var off []string
-	if err := conn.QueryRow(ctx, durableSQL, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &got, &off); err != nil {
+	if err := conn.QueryRow(ctx, durableSQL, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &commit, &level, &off); err != nil {
 		return fmt.Errorf("ask for synchronous_commit: %w", err)
 	}
-	if got != "on" {
-		return fmt.Errorf("synchronous_commit is %s in a session that asked for on: a pooler between drops what sessions ask for at their start; connect to PostgreSQL itself, or have the pooler pass it on", got)
+	for _, s := range []struct{ name, got, want string }{{"synchronous_commit", commit, "on"}, {"default_transaction_isolation", level, isolation}} {
+		if s.got != s.want {
+			return fmt.Errorf("%s is %s in a session that asked for %s: a pooler between drops what sessions ask for at their start; "+
+				"connect to PostgreSQL itself, or have the pooler pass it on", s.name, s.got, s.want)
+		}
 	}
 	if lax != nil {
 		lax(off)

@@ -43,56 +43,66 @@ func TestSessionsAreSetUp(t *testing.T) {
 	}
 }
 
-// Neither the URL, the login nor the database can make a commit less than durable.
-func TestNothingMakesACommitLessDurable(t *testing.T) {
+// Neither the URL, the login nor the database changes how a session commits.
+func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	login := "lax_" + strings.ToLower(rand.Text())
-	if _, err := db.Pool.Exec(t.Context(), "CREATE ROLE "+login+" LOGIN; ALTER ROLE "+login+" SET synchronous_commit = off"); err != nil {
-		t.Fatal(err)
+	for _, statement := range []string{"CREATE ROLE " + login + " LOGIN", "ALTER ROLE " + login + " SET synchronous_commit = off",
+		"ALTER ROLE " + login + " SET default_transaction_isolation = serializable",
+		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
+		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"} {
+		if _, err := db.Pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(func() {
 		if _, err := db.Pool.Exec(context.Background(), "DROP ROLE "+login); err != nil {
 			t.Error(err)
 		}
 	})
-	if _, err := db.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"); err != nil {
-		t.Fatal(err)
+	settings := map[string]struct{ given, ours string }{
+		"synchronous_commit":            {"off", "on"},
+		"default_transaction_isolation": {"serializable", "read committed"},
 	}
-	for name, change := range map[string]func(url.Values){
-		"database": func(url.Values) {},
-		"setting":  func(q url.Values) { q.Set("synchronous_commit", "off") },
-		"options":  func(q url.Values) { q.Set("options", "--synchronous-commit=off") },
-		"login":    func(q url.Values) { q.Set("user", login) },
+	for name, change := range map[string]func(q url.Values, setting, value string){
+		"database": func(url.Values, string, string) {},
+		"setting":  func(q url.Values, setting, value string) { q.Set(setting, value) },
+		"options": func(q url.Values, setting, value string) {
+			q.Set("options", "--"+strings.ReplaceAll(setting, "_", "-")+"="+value)
+		},
+		"login": func(q url.Values, _, _ string) { q.Set("user", login) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			u, err := url.Parse(db.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			q := u.Query()
-			change(q)
-			u.RawQuery = q.Encode()
-			conn, err := pgx.Connect(t.Context(), u.String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close(context.Background())
-			pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String(), MaxConns: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer pool.Close()
-			for want, from := range map[string]interface {
-				QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-			}{"off": conn, "on": pool} {
-				var got string
-				if err := from.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&got); err != nil || got != want {
-					t.Errorf("%s, %v; want %s", got, err, want)
+		for setting, value := range settings {
+			t.Run(name+" "+setting, func(t *testing.T) {
+				t.Parallel()
+				u, err := url.Parse(db.URL)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-		})
+				q := u.Query()
+				change(q, setting, value.given)
+				u.RawQuery = q.Encode()
+				conn, err := pgx.Connect(t.Context(), u.String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close(context.Background())
+				pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String(), MaxConns: 2})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer pool.Close()
+				for want, from := range map[string]interface {
+					QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+				}{value.given: conn, value.ours: pool} {
+					var got string
+					if err := from.QueryRow(t.Context(), "SHOW "+setting).Scan(&got); err != nil || got != want {
+						t.Errorf("%s, %v; want %s", got, err, want)
+					}
+				}
+			})
+		}
 	}
 }
 
