@@ -11,7 +11,9 @@ import (
 func TestBodyJSON_numbersThatExpand_areOmitted(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	many := func(number string) string { return "[" + strings.TrimSuffix(strings.Repeat(number+",", 20_000), ",") + "]" }
+	many := func(number string) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(number+",", 20_000), ",") + "]"
+	}
 	tests := map[string]struct {
 		body string
 		json bool
