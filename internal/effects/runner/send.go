@@ -28,7 +28,8 @@ func (d *destination) send(ctx context.Context, c *call) (a answer) {
 	ctx, cancel := context.WithTimeout(ctx, c.step.Timeout)
 	defer cancel()
 	var began atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { began.Store(true) }})
+	// Not WroteHeaders, which HTTP/2 calls after they are sent: a call that ends in between may have been received.
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { began.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, c.request.Method, d.reach.URL+c.request.Path, http.NoBody)
 	if err != nil {
 		return answer{err: err, unsent: true}
