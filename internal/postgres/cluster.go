@@ -21,6 +21,7 @@ import (
 const (
 	clusterUser     = "postgres"
 	clusterDatabase = "postern"
+	socketName      = ".s.PGSQL.5432"
 	startTimeout    = 60 * time.Second
 	fastTimeout     = 10 * time.Second
 	quitTimeout     = 5 * time.Second
@@ -89,6 +90,9 @@ func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error
 		return err
 	}
 	if c.socket, err = socketDir(c.dir, acc); err != nil {
+		return err
+	}
+	if err := clearLock(ctx, filepath.Join(c.socket, socketName+".lock"), dataDir(c.dir)); err != nil {
 		return err
 	}
 	if c.server, err = startServer(c.dir, c.socket, inst, acc, fast); err != nil {
@@ -197,7 +201,7 @@ func lockDir(dir string) (*os.File, error) {
 // characters that the server's list of directories gives a meaning, in a fresh one for temporary files.
 func socketDir(dir string, acc *account) (string, error) {
 	socket := filepath.Join(dir, "run")
-	if len(socket+"/.s.PGSQL.5432") > 100 || strings.ContainsAny(socket, `,"'`) {
+	if len(filepath.Join(socket, socketName)) > 100 || strings.ContainsAny(socket, `,"'`) {
 		parent := os.TempDir()
 		if len(parent) > 60 || acc != nil && !acc.reaches(parent) {
 			parent = "/tmp"

@@ -35,7 +35,7 @@ func prepareData(ctx context.Context, dir string, acc *account, fast bool) (inst
 	if err != nil {
 		return installation{}, err
 	}
-	return inst, awaitOrphan(ctx, dataDir(dir))
+	return inst, clearLock(ctx, filepath.Join(dataDir(dir), "postmaster.pid"), dataDir(dir))
 }
 
 // initialise runs initdb into a directory beside and renames it, so that one cut short is never taken for data.
@@ -62,49 +62,106 @@ func initialise(ctx context.Context, dir string, acc *account, fast bool) (insta
 	return inst, os.Rename(fresh, dataDir(dir))
 }
 
-// awaitOrphan deals with postmaster.pid: of a dead process it is removed; a server that outlived a killed parent is given
-// time to end, and then is an error.
-func awaitOrphan(ctx context.Context, data string) error {
-	file := filepath.Join(data, "postmaster.pid")
+// clearLock removes a lock file of PostgreSQL (postmaster.pid, or the one beside the socket) that a dead server left. A
+// server that outlived a killed parent, and the sessions of a killed server, are given time to end, and then are an error.
+// PostgreSQL itself would take the pid of a zombie, or one that another program has by now, for a living server.
+func clearLock(ctx context.Context, file, data string) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanTimeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		pid, err := readPID(file)
+		owner, err := readLock(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil || !serves(pid, data) {
+		if err != nil {
+			return err
+		}
+		if !owner.alive(data) {
 			return os.Remove(file)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("another PostgreSQL server (pid %d) uses %s; stop it first: kill -INT %d", pid, data, pid)
+			return fmt.Errorf("another PostgreSQL server (pid %d), or a session that it has left, uses %s; "+
+				"stop it first: kill -INT %d, and each process that has this folder open", owner.pid, data, owner.pid)
 		}
 	}
 }
 
-// readPID reads the first line of postmaster.pid.
-func readPID(file string) (int, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	return strconv.Atoi(strings.TrimSpace(line))
+// lockOwner is the server that a lock file names. A value that the file does not hold is empty.
+type lockOwner struct {
+	pid int
+	// data is its data directory, memory the id of its System V shared memory segment.
+	data, memory string
 }
 
-// serves tells whether a process lives and is a server of the data directory. Where /proc does not tell what it runs,
-// whatever lives under that number is taken for it.
+// readLock reads a lock file of PostgreSQL: a line each for the pid (negative: a single-user server), the data
+// directory, and, in the seventh of postmaster.pid, the key and the id of the shared memory.
+func readLock(file string) (lockOwner, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return lockOwner{}, err
+	}
+	var owner lockOwner
+	lines := strings.Split(string(text), "\n")
+	pid, _ := strconv.Atoi(strings.TrimSpace(lines[0])) // a crash may leave an empty file
+	owner.pid = max(pid, -pid)
+	if len(lines) > 1 {
+		owner.data = lines[1]
+	}
+	if len(lines) > 6 {
+		if memory := strings.Fields(lines[6]); len(memory) == 2 {
+			owner.memory = memory[1]
+		}
+	}
+	return owner, nil
+}
+
+// alive reports whether a process of the server still runs. Sessions outlive a killed postmaster for a while, and a
+// second server beside them would destroy the data: they hold its shared memory.
+func (o lockOwner) alive(data string) bool {
+	return attached(o.memory) || serves(o.pid, data) || o.data != "" && serves(o.pid, o.data)
+}
+
+// attached reports whether a process has a System V shared memory segment. False where the system does not list them:
+// then PostgreSQL's own check refuses to start.
+func attached(id string) bool {
+	list, err := os.ReadFile("/proc/sysvipc/shm")
+	if err != nil || id == "" {
+		return false
+	}
+	for line := range strings.Lines(string(list)) {
+		// key, shmid, perms, size, cpid, lpid, nattch
+		if f := strings.Fields(line); len(f) > 6 && f[1] == id {
+			return f[6] != "0"
+		}
+	}
+	return false
+}
+
+// serves reports whether a process lives and is a server of the data directory: it was started with its path, or works
+// in it, as each process of a server does. Neither holds of a zombie. Without /proc every living process counts.
 func serves(pid int, data string) bool {
+	if pid == 0 {
+		return false
+	}
 	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
 		return false
 	}
-	command, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	process := filepath.Join("/proc", strconv.Itoa(pid))
+	command, err := os.ReadFile(filepath.Join(process, "cmdline"))
 	if err != nil {
 		return runtime.GOOS != "linux"
 	}
-	return strings.Contains(string(command), data)
+	if strings.Contains(string(command), data) {
+		return true
+	}
+	works, err := os.Stat(filepath.Join(process, "cwd"))
+	if err != nil {
+		return false
+	}
+	folder, err := os.Stat(data)
+	return err == nil && os.SameFile(works, folder)
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +21,12 @@ var (
 	FindInstallation = findInstallation
 	SocketDir        = socketDir
 )
+
+// ServerCredential is the account that a private cluster's server runs as; nil: that of this process.
+func ServerCredential() (*syscall.Credential, error) {
+	acc, err := serverAccount()
+	return acc.credential(), err
+}
 
 // Hasten has the calls of a session looked at after another time, and asked about as often.
 func Hasten(conn *pgx.Conn, every time.Duration) {
