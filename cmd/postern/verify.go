@@ -20,6 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
@@ -46,8 +47,9 @@ it, only keys, events and outcomes are compared, which is told. With --signature
 
 What gateways have told of their spools is told too: what is in one waits since the oldest of it was acknowledged, or, where its gateway did not tell that, since the spool was last empty, and is a
 violation beyond --wait; of which nobody has told for ` + redaction.SpoolLate.String() + `, a note says so.
-With --spool DIR, as often as there are folders, the deliveries that a gateway's spool on this machine holds are looked for in the log: those that are not there yet wait, and are a
-violation beyond --wait; what is damaged, and what was set apart and is not in the log, is one at once. The folder is only read, and its gateway may run meanwhile.
+The deliveries that the spool of a gateway on this machine holds are looked for in the log: those that are not there yet wait, and are a
+violation beyond --wait. A damaged file is one until it is removed, and so is a delivery that was set apart and is not in the log. The folder is only read, and its gateway may run meanwhile.
+The database knows the spools of gateways that run or were killed. --spool DIR, as often as there are folders, names others: those of gateways that were stopped, and of other machines.
 
 The view is held until the end: meanwhile PostgreSQL cannot clean up rows that were replaced, and retention waits with the drop of a day.`,
 		Example: `  postern verify
@@ -60,7 +62,7 @@ The view is held until the end: meanwhile PostgreSQL cannot clean up rows that w
 	cmd.Flags().IntVar(&v.most, "most", verify.DefaultMost, "name so many violations of a kind; all are counted")
 	cmd.Flags().DurationVar(&v.wait, "wait", verify.DefaultWait, "how long something may wait; 0s: for ever")
 	cmd.Flags().BoolVar(&v.signatures, "signatures", false, "prove stored deliveries again, as of their receipt")
-	cmd.Flags().StringArrayVar(&v.spools, "spool", nil, "`folder` of a gateway's spool on this machine, to be looked at too; may be given several times")
+	cmd.Flags().StringArrayVar(&v.spools, "spool", nil, "look into this `folder` of a spool too, such as that of a gateway that was stopped; may be given several times")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if v.sample < 0 || v.most < 0 || v.wait < 0 {
 			return usagef("--sample, --most and --wait are 0 or more")
@@ -77,7 +79,7 @@ func (v *verifying) run(cmd *cobra.Command, c *cli) error {
 		return err
 	}
 	defer pool.Close()
-	o, err := v.options(ctx, c, pool)
+	o, err := v.options(ctx, c, pool, errs)
 	if err != nil {
 		return err
 	}
@@ -90,7 +92,7 @@ func (v *verifying) run(cmd *cobra.Command, c *cli) error {
 	return tellVerified(cmd.OutOrStdout(), c, r)
 }
 
-func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool) (o verify.Options, err error) {
+func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) (o verify.Options, err error) {
 	load := config.LoadSources
 	if v.signatures {
 		load = config.LoadDev
@@ -103,7 +105,34 @@ func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool) (o 
 	if err != nil {
 		return o, err
 	}
-	return verify.Options{Pool: pool, Known: known, Sources: admin.Configured(endpoints, known), Sample: v.sample, Signatures: v.signatures, Most: v.most, Wait: v.wait, Spools: v.spools}, nil
+	spools, err := v.folders(ctx, pool, errs)
+	if err != nil {
+		return o, err
+	}
+	return verify.Options{Pool: pool, Known: known, Sources: admin.Configured(endpoints, known), Sample: v.sample, Signatures: v.signatures, Most: v.most, Wait: v.wait, Spools: spools}, nil
+}
+
+// folders are those that the command names, and those on this machine that gateways have told the database of.
+func (v *verifying) folders(ctx context.Context, pool *pgxpool.Pool, errs io.Writer) ([]string, error) {
+	local, err := redaction.LocalSpools(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	named := map[string]bool{}
+	for _, dir := range v.spools {
+		name, _ := spool.NameIn(dir) // verify tells what is wrong with the folder
+		named[name] = true
+	}
+	folders := v.spools
+	for _, s := range local {
+		switch {
+		case s.Err != nil:
+			fmt.Fprintf(errs, "spool %s was not looked into: %v; run this command as the account of its gateway\n", plain(s.Name), s.Err)
+		case !named[s.Name]:
+			folders = append(folders, s.Dir)
+		}
+	}
+	return folders, nil
 }
 
 // verifyProgress tells on a terminal how much was looked at, until the end.

@@ -5,10 +5,37 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/verify"
 )
+
+// A gateway tells the database where its spool is, so neither command needs the folder's name.
+func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	folder := t.TempDir()
+	damaged := filepath.Join(folder, "00000000000000000001.spool.damaged")
+	for file, text := range map[string]string{filepath.Join(folder, "name"): "local\n", damaged: "no segment"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes) VALUES
+		('local', $1, now(), now(), now(), 0, 0), ('renamed', $1, now(), now(), now(), 0, 0), ('far', 'elsewhere:' || $2, now(), now(), now(), 0, 0)`, spool.Place(folder), folder)
+	b.run(t, "verify").want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
+	b.run(t, "verify", "--spool", folder).want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
+	b.run(t, "doctor").want(t, 1, "1 file set apart for a person in "+folder, "")
+	if err := os.Remove(damaged); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "verify").want(t, 0, "violations  none", "")
+	if r := b.run(t, "doctor", "--all"); !strings.Contains(r.out, "0 files set apart for a person in "+folder) {
+		t.Error(r.out)
+	}
+}
 
 // Who asks is told what was looked at and what waits, and whether something is wrong, by words, as JSON, and by the exit status.
 func TestVerify(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
@@ -36,7 +37,7 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	}
 	a.loop("publisher", publisher.Run)
 	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: gatewaySources(cfg, known), Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
-		Spool: keep, SpoolName: name, SpoolPlace: place(cfg), Unproven: a.away, TrustedProxies: cfg.Ingest.Proxies(), Metrics: a.metrics, Now: t.Now, Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})
+		Spool: keep, SpoolName: name, SpoolPlace: spool.Place(cfg.Ingest.Spool.Dir), Unproven: a.away, TrustedProxies: cfg.Ingest.Proxies(), Metrics: a.metrics, Now: t.Now, Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})
 	if err != nil {
 		return err
 	}

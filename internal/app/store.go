@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -35,16 +34,11 @@ func (a *App) openSpool(cfg *config.Config) (_ *spool.Spool, name string, err er
 	if left := s.Stats(); left.Records > 0 {
 		a.Logger.Info("the spool holds deliveries of an earlier process; they are appended now", "deliveries", left.Records, "bytes", left.Bytes, "oldest", left.Oldest)
 	}
-	return s, name, nil
-}
-
-// place is where a person finds a spool.
-func place(cfg *config.Config) string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "a machine without a name"
+	if left := s.Stats(); left.Damaged > 0 {
+		a.Logger.Error("the spool has files that could not be read whole: acknowledged deliveries may be missing; postern verify --spool tells of each, and they are reported until they are removed",
+			"files", left.Damaged, "dir", cfg.Ingest.Spool.Dir)
 	}
-	return host + ":" + cfg.Ingest.Spool.Dir
+	return s, name, nil
 }
 
 // gatewayStore is the database that deliveries go to, and its numbers of the sources. Where it does not answer and there is a spool, the process starts without it: a.away.

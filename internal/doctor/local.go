@@ -95,8 +95,8 @@ func (e *examination) spool(s config.Spool) {
 func (e *examination) spoolFiles(dir string) {
 	damaged, _ := filepath.Glob(filepath.Join(dir, "*.damaged"))
 	refused, _ := filepath.Glob(filepath.Join(dir, "*.refused"))
-	e.add(unless(len(damaged)+len(refused) == 0, Error), "spool.files", fmt.Sprintf("%s set apart for a person", counted(len(damaged)+len(refused), "file")),
-		"postern verify --spool "+dir+" says what of them is lost or waits, and what mends it")
+	e.add(unless(len(damaged)+len(refused) == 0, Error), "spool.files", fmt.Sprintf("%s set apart for a person in %s", counted(len(damaged)+len(refused), "file"), dir),
+		"postern verify --spool "+dir+" says what of them is lost or waits, and what mends it; a file is reported until it is removed")
 }
 
 // writable tries whether files can be made in a folder or, where it is not there yet, in the nearest one above it that is.

@@ -68,7 +68,7 @@ func (e *examination) postgres(ctx context.Context) {
 		at   func(context.Context) error
 	}{
 		{"postgres.reached", e.state}, {"postgres.settings", e.settings}, {"postgres.schema", e.schema}, {"postgres.slots", e.slots}, {"postgres.standby", e.standbys},
-		{"postgres.rights", e.rights}, {"postgres.log", e.log}, {"postgres.processor", e.applied}, {"postgres.spools", e.spools},
+		{"postgres.rights", e.rights}, {"postgres.log", e.log}, {"postgres.processor", e.applied}, {"postgres.spools", e.spools}, {"spool.files", e.localSpools},
 	} {
 		if err := look.at(ctx); err != nil {
 			e.add(Error, look.name, "cannot be looked at: "+err.Error(), "mend what keeps this from being looked at; where it is the schema, run: postern migrate up")

@@ -100,7 +100,7 @@ var (
 	spoolRecords = prometheus.NewDesc("postern_spool_deliveries", "Acknowledged deliveries on the gateway's own disk that are not in the log yet.", nil, nil)
 	spoolBytes   = prometheus.NewDesc("postern_spool_bytes", "Bytes that they take there.", nil, nil)
 	spoolOldest  = prometheus.NewDesc("postern_spool_oldest_seconds", "How long the oldest of them has waited; 0 for an empty spool.", nil, nil)
-	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files", "Files of the spool that could not be read whole since the start; they are kept.", nil, nil)
+	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files", "Files of the spool that could not be read whole and were not removed yet.", nil, nil)
 	spoolUsable  = prometheus.NewDesc("postern_spool_usable", "1 while the spool would take a delivery, else 0.", nil, nil)
 )
 

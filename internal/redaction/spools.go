@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/spool"
 )
 
 const drainedSQL = `SELECT spool, place FROM spools WHERE empty_at <= $1 ORDER BY empty_at, spool LIMIT 1`
@@ -122,6 +123,32 @@ func ForgetSpool(ctx context.Context, db postgres.DB, name string, force bool) (
 	}
 	return nil, fmt.Errorf("%w: spool %s (%s) was told of at %s: a gateway that runs says so every two seconds, and has what is in it. Stop that gateway; where its disk is gone, wait until nobody has told of it for %s, or give --force (\"force\": true)",
 		events.ErrInvalid, name, s.Place, s.ToldAt, SpoolLate)
+}
+
+// LocalSpool is a spool that the database knows and whose folder is on this machine.
+type LocalSpool struct {
+	Name, Dir string
+	// Err says why this account cannot read the folder; Dir is "" then.
+	Err error
+}
+
+// LocalSpools returns the spools whose gateways run on this machine, or were killed on it.
+func LocalSpools(ctx context.Context, db postgres.DB) ([]LocalSpool, error) {
+	var local []LocalSpool
+	for cursor := ""; ; {
+		page, err := Spools(ctx, db, cursor, events.MaxLimit)
+		if err != nil {
+			return nil, fmt.Errorf("list the spools: %w", err)
+		}
+		for _, s := range page.Items {
+			if dir, err := spool.Local(s.Place, s.Name); dir != "" || err != nil {
+				local = append(local, LocalSpool{Name: s.Name, Dir: dir, Err: err})
+			}
+		}
+		if cursor = page.Next; cursor == "" {
+			return local, nil
+		}
+	}
 }
 
 func readSpools(ctx context.Context, db postgres.DB, sql string, args ...any) ([]Spool, error) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 )
 
 // Drain hands what is kept to take, the oldest first, at most so many records or bytes at once (but one), until nothing is left. What take has returned nil for is not handed out again
@@ -15,6 +17,7 @@ import (
 func (s *Spool) Drain(ctx context.Context, most int, bytes int64, take func([]Record) error) error {
 	s.draining.Lock()
 	defer s.draining.Unlock()
+	s.forgetRemoved()
 	for ctx.Err() == nil {
 		g, end := s.oldest()
 		if g == nil {
@@ -90,7 +93,7 @@ func (t *Stats) remove(o Stats) {
 	t.Records -= o.Records
 	t.Bytes -= o.Bytes
 	if t.Records <= 0 {
-		*t = Stats{Damaged: t.Damaged}
+		*t = Stats{}
 	}
 }
 
@@ -102,8 +105,11 @@ func (s *Spool) finish(ctx context.Context, g *segment, end int64, why error) er
 	bad := g.read == nil || g.read.lost > 0 || g.read.torn || !errors.Is(why, io.EOF)
 	var err error
 	if bad {
-		err = s.disk.Rename(g.name, g.name+damaged)
-		s.tell(g, g.name+damaged, why)
+		name := g.name
+		if err = s.disk.Rename(g.name, g.name+damaged); err == nil {
+			name += damaged
+		}
+		s.tell(g, name, why)
 	} else {
 		err = s.disk.Remove(g.name)
 	}
@@ -144,14 +150,32 @@ func (s *Spool) retired(g *segment, end int64) (over, busy bool) {
 	return true, false
 }
 
+// forgetRemoved drops from Stats.Damaged the files that an operator has removed. Without such files it does not touch the
+// disk, and a folder that cannot be read keeps the count.
+func (s *Spool) forgetRemoved() {
+	s.mu.Lock()
+	known := len(s.damaged)
+	s.mu.Unlock()
+	if known == 0 {
+		return
+	}
+	names, err := s.disk.Names()
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.damaged, func(name string, _ bool) bool { return !slices.Contains(names, name) })
+}
+
 // tell says that a segment is set apart, and what that means.
 func (s *Spool) tell(g *segment, name string, why error) {
 	s.mu.Lock()
-	s.kept.Damaged++
+	s.damaged[name] = true
 	s.mu.Unlock()
 	switch {
 	case g.read != nil && g.read.lost == 0 && errors.Is(why, io.EOF):
-		s.o.Logger.Warn("a file of the spool ends in a torn record: nothing of it was acknowledged, unless the disk has lost what it had synced; it is kept", "file", name, "at", g.read.place)
+		s.o.Logger.Warn("a file of the spool ends in a record that is not whole: a write that was cut off, which was not acknowledged, or a damaged delivery, which was; it is kept", "file", name, "at", g.read.place)
 	case g.read != nil && errors.Is(why, io.EOF):
 		s.o.Logger.Error("a file of the spool is damaged: what could be read is taken, and acknowledged deliveries may be missing; it is kept", "file", name, "places", g.read.lost)
 	default:

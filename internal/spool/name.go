@@ -71,6 +71,28 @@ func NameIn(path string) (string, error) {
 	return name, nil
 }
 
+// Place is where a person finds the spool in a folder of this machine.
+func Place(path string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "a machine without a name"
+	}
+	return host + ":" + path
+}
+
+// Local is the folder of a spool that a gateway on this machine keeps at a place; "" where the place is on another machine,
+// or has no spool of that name. Errors: the folder's, such as fs.ErrPermission.
+func Local(place, name string) (string, error) {
+	path, here := strings.CutPrefix(place, Place(""))
+	if !here || name == "" {
+		return "", nil
+	}
+	if found, err := NameIn(path); err != nil || found != name {
+		return "", err
+	}
+	return path, nil
+}
+
 // writeName leaves the whole name, durable, or none.
 func writeName(disk Disk, name string) error {
 	const fresh = nameFile + ".new"

@@ -61,6 +61,8 @@ type Spool struct {
 	// active is written to, sealed are only read, the oldest first.
 	active *segment
 	sealed []*segment
+	// damaged are the names of the files that Stats.Damaged counts.
+	damaged map[string]bool
 	// syncing is since when a write is under way, and making since when a file is made ahead, zero while none is; broken is why no file could be made ahead.
 	syncing time.Time
 	making  time.Time
@@ -85,14 +87,14 @@ type Stats struct {
 	Bytes   int64
 	// Oldest is when the oldest of them was kept; zero where there are none.
 	Oldest time.Time
-	// Damaged counts segments that were set apart since the start, since not all of them could be read.
+	// Damaged counts the files that could not be read whole and were not removed yet, also those of earlier processes.
 	Damaged int64
 }
 
 // Open takes up what an earlier process left on the disk, which is the spool's from now on.
 func Open(disk Disk, o Options) (*Spool, error) {
 	o.SegmentBytes, o.StallAfter = cmp.Or(o.SegmentBytes, segmentBytes), cmp.Or(o.StallAfter, time.Second)
-	s := &Spool{o: o, disk: disk, ready: make(chan struct{}, 1), wrote: make(chan struct{}, 1)}
+	s := &Spool{o: o, disk: disk, ready: make(chan struct{}, 1), wrote: make(chan struct{}, 1), damaged: map[string]bool{}}
 	names, err := disk.Names()
 	if err != nil {
 		return nil, fmt.Errorf("open the spool: %w", err)
@@ -127,6 +129,9 @@ func (s *Spool) adopt(name string) error {
 	switch {
 	case strings.HasSuffix(name, making):
 		return s.disk.Remove(name)
+	case strings.HasSuffix(name, suffix+damaged):
+		s.damaged[name] = true
+		return nil
 	case !strings.HasSuffix(name, suffix):
 		return nil
 	}
@@ -151,7 +156,9 @@ func (t *Stats) add(o Stats) {
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.kept
+	kept := s.kept
+	kept.Damaged = int64(len(s.damaged))
+	return kept
 }
 
 // Ready says why nothing would be taken now; nil if it would.

@@ -32,6 +32,7 @@ const (
 	ObjectDiffers       Kind = "object_differs"
 	TombstoneRevived    Kind = "tombstone_revived"
 	SpoolDamaged        Kind = "spool_damaged"
+	SpoolTorn           Kind = "spool_torn"
 	SpoolNotTaken       Kind = "spool_not_taken"
 	SpoolRefused        Kind = "spool_refused"
 	EffectTwice         Kind = "effect_twice"
@@ -74,6 +75,8 @@ var kinds = []about{
 	{TombstoneRevived, "an object that was deleted for good is there again", rebuildIt},
 	{SpoolDamaged, "a file of a spool is damaged, so that deliveries in it that were acknowledged may be lost",
 		"postern reconcile reads from the provider what came at that time; then move the file away, and look at the disk"},
+	{SpoolTorn, "the last record of a file of a spool is not whole: a write that was cut off, which was not acknowledged, or a damaged delivery, which was",
+		"did that gateway end without a stop, or its machine, when the file was last written? if not, postern reconcile reads from the provider what came at that time; then remove the file"},
 	{SpoolNotTaken, "a file of a spool was set apart since it could not be read whole, and this delivery in it can be read and is not in the log",
 		"run the command, and start the gateway of that folder again: it takes what is not in the log yet"},
 	{SpoolRefused, "a delivery that was acknowledged cannot be appended, and is kept beside the spool",

@@ -172,9 +172,9 @@ func (s *spooling) judge(f *spool.Found) {
 		s.tally.add(SpoolDamaged, Item{File: path, Detail: fmt.Sprintf("at %d places there is no whole delivery where one was acknowledged; %d others can be read", f.Lost, f.Records)})
 	case f.Torn && f.State == spool.Kept:
 		s.tally.note(path+" ends in a record that is not whole: a gateway writes it just now, or has ended while it did; nobody was told that it is kept", 1)
-	case f.State == spool.SetApart && file.Waiting > 0:
 	case f.Torn:
-		s.tally.note(path+" was set apart for a torn end, which nobody was told is kept, unless the disk has lost what it had synced; it can be removed", 1)
+		s.tally.add(SpoolTorn, Item{File: path, Detail: fmt.Sprintf("it ends in a record that is not whole; the %d deliveries before that can be read", f.Records)})
+	case f.State == spool.SetApart && file.Waiting > 0:
 	case f.State == spool.SetApart:
 		s.tally.note(path+" was set apart, and all that can be read of it is in the log; it can be removed", 1)
 	case f.State == spool.Refused && file.InLog == 1:

@@ -1,6 +1,7 @@
 package verify_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -139,20 +140,40 @@ func (b *testBundle) sourceName(t *testing.T) string {
 	return b.options(t).Known.Name[b.log.Source]
 }
 
+// flip changes a byte of a file.
+func flip(t *testing.T, file string, place int) {
+	t.Helper()
+	bytes, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes[place] ^= 1
+	if err := os.WriteFile(file, bytes, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A damaged last delivery looks like a write that was cut off.
+func TestVerify_tornFileSetApart_isAViolation(t *testing.T) {
+	t.Parallel()
+	b := empty(t)
+	b.appended(t, b.delivered("sim", "a"))
+	dir, file := spooled(t, b.records(t, b.sourceName(t), "a", "b")...)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip(t, file, len(bytes.TrimRight(text, "\x00"))-1)
+	rename(t, file, file+".damaged")
+	r := b.withSpools(t, time.Hour, dir)
+	if item := found(t, r, verify.SpoolTorn, 1); item.File != file+".damaged" || r.Violations() != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // What is lost, or will be seen by nobody, is a violation that names the file and what mends it.
 func TestSpoolViolations(t *testing.T) {
 	t.Parallel()
-	flip := func(t *testing.T, file string, place int) {
-		t.Helper()
-		bytes, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bytes[place] ^= 1
-		if err := os.WriteFile(file, bytes, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for name, c := range map[string]struct {
 		// change makes of a folder whose file holds "a", which is in the log, and "b" and "c", which are not, what is to be found.
 		change func(t *testing.T, dir, file string)

@@ -1,0 +1,99 @@
+package spool_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/spool"
+)
+
+// damagedCount is how many damaged files a spool counts after it was drained twice.
+func damagedCount(t *testing.T, r *running) int64 {
+	t.Helper()
+	r.all(t)
+	r.all(t)
+	return r.Stats().Damaged
+}
+
+func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
+	t.Parallel()
+	for name, place := range map[string]int64{"a record": 48 + 40, "the last record": 48 + 96 + 40, "the head": 8} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			begin := func() *running {
+				disk, err := spool.Folder(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return start(t, disk, small)
+			}
+			r := begin()
+			for range 2 {
+				if err := r.Append(t.Context(), make([]byte, 64)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.stop()
+			f, err := os.OpenFile(filepath.Join(dir, strings.Repeat("0", 19)+"1.spool"), os.O_WRONLY, 0)
+			if err == nil {
+				_, err = f.WriteAt([]byte("8 bytes!"), place)
+				err = errors.Join(err, f.Close())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				r = begin()
+				if n := damagedCount(t, r); n != 1 {
+					t.Fatalf("%d damaged files are counted, want 1", n)
+				}
+				r.stop()
+			}
+			r = begin()
+			if n := r.Stats().Damaged; n != 1 {
+				t.Errorf("before anything is drained %d damaged files are counted, want 1", n)
+			}
+			files, err := filepath.Glob(filepath.Join(dir, "*.damaged"))
+			if err != nil || len(files) != 1 {
+				t.Fatalf("set apart: %v, %v", files, err)
+			}
+			if err := os.Remove(files[0]); err != nil {
+				t.Fatal(err)
+			}
+			if n := damagedCount(t, r); n != 0 {
+				t.Errorf("after the removal %d damaged files are counted", n)
+			}
+			r.stop()
+			if n := damagedCount(t, begin()); n != 0 {
+				t.Errorf("after the removal and a restart %d damaged files are counted", n)
+			}
+		})
+	}
+}
+
+// A file that cannot be renamed stays, and so does its count.
+func TestStats_damagedFileThatCannotBeRenamed_isCounted(t *testing.T) {
+	t.Parallel()
+	disk := newVolatile(1, -1)
+	r := start(t, disk, small)
+	if err := r.Append(t.Context(), []byte("kept")); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	disk.only(t).data[48+33] ^= 1
+	r = start(t, disk, small)
+	disk.mu.Lock()
+	disk.fail = map[string]error{"rename": errCut}
+	disk.mu.Unlock()
+	none := func([]spool.Record) error { return nil }
+	if err := r.Drain(t.Context(), 10, 1<<20, none); !errors.Is(err, errCut) {
+		t.Errorf("the file is not renamed: %v", err)
+	}
+	if err := r.Drain(t.Context(), 10, 1<<20, none); err != nil || r.Stats().Damaged != 1 {
+		t.Errorf("%+v, %v", r.Stats(), err)
+	}
+}
