@@ -6,8 +6,9 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 func main() {
-	os.Exit(app.Daemon("gateway", app.Options{Gateway: true, AdminListen: config.DefaultAdminListen}, os.Args[1:], os.Stderr))
+	os.Exit(app.Daemon("gateway", app.Options{Gateway: true, AdminListen: config.DefaultAdminListen}, os.Args[1:], terminal.Writer(os.Stderr)))
 }

@@ -6,19 +6,18 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 // errNoSources says that nothing is configured here of how events are read.
@@ -72,15 +71,16 @@ func (r *replaying) dryRun(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, order
 
 // progress tells on a terminal how many events are decided.
 func progress(errs io.Writer, expected int64) func(map[string]int64) {
-	f, ok := errs.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	screen, ok := errs.(*terminal.Screen)
+	if !ok {
 		return func(map[string]int64) {}
 	}
 	return func(counts map[string]int64) {
-		fmt.Fprintf(f, "\r%d of about %d events decided\x1b[K", counts[replay.Processed], expected)
-		if counts[replay.Processed] >= expected {
-			fmt.Fprint(f, "\r\x1b[K")
+		line := ""
+		if done := counts[replay.Processed]; done < expected {
+			line = fmt.Sprintf("%d of about %d events decided", done, expected)
 		}
+		_ = screen.Line(line)
 	}
 }
 

@@ -74,7 +74,7 @@ func newEventsShowCommand(c *cli) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&raw, "raw", false, "print the exact bytes of the body and nothing else")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print the exact bytes of the body and nothing else; a terminal shows control characters as escapes")
 	cmd.Flags().String("source", "", "source to look the provider's key up in")
 	return cmd
 }

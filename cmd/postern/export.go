@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/archive"
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 // exporting are the flags of `postern export`.
@@ -121,18 +120,18 @@ func (x *exporting) compression(path string) (archive.Compression, error) {
 
 // teller tells on standard error how many events a job is through: on a terminal always in the same line, else in a new one now and then.
 type teller struct {
-	out             io.Writer
-	did             string
-	terminal, quiet bool
-	began, told     time.Time
-	from            int64
+	out io.Writer
+	// screen is out if that is a terminal.
+	screen      *terminal.Screen
+	did         string
+	quiet       bool
+	began, told time.Time
+	from        int64
 }
 
 func newTeller(out io.Writer, did string, quiet bool) *teller {
 	t := &teller{out: out, did: did, quiet: quiet, began: time.Now(), told: time.Now(), from: -1}
-	if f, ok := out.(*os.File); ok {
-		t.terminal = term.IsTerminal(int(f.Fd()))
-	}
+	t.screen, _ = out.(*terminal.Screen)
 	return t
 }
 
@@ -141,7 +140,7 @@ func (t *teller) progress(n int64) {
 	if t.from < 0 {
 		t.from, t.began = n, now // what was done by an earlier process is no part of the rate
 	}
-	if t.quiet || !t.terminal && now.Sub(t.told) < tellEvery {
+	if t.quiet || t.screen == nil && now.Sub(t.told) < tellEvery {
 		return
 	}
 	t.told = now
@@ -149,8 +148,8 @@ func (t *teller) progress(n int64) {
 	if took := now.Sub(t.began).Seconds(); took > 1 {
 		line += fmt.Sprintf(", %.0f/s", float64(n-t.from)/took)
 	}
-	if t.terminal {
-		fmt.Fprint(t.out, "\r"+line+"\x1b[K")
+	if t.screen != nil {
+		_ = t.screen.Line(line)
 	} else {
 		fmt.Fprintln(t.out, line)
 	}
@@ -158,15 +157,15 @@ func (t *teller) progress(n int64) {
 
 // line prints something else in between.
 func (t *teller) line(text string) {
-	if t.terminal {
-		text = "\r\x1b[K" + text
+	if t.screen != nil {
+		_ = t.screen.Line("")
 	}
 	fmt.Fprintln(t.out, text)
 }
 
 // end leaves the line.
 func (t *teller) end() {
-	if t.terminal && !t.quiet && t.from >= 0 {
+	if t.screen != nil && !t.quiet && t.from >= 0 {
 		fmt.Fprintln(t.out)
 	}
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	ctx, release := app.OwnProcess(ctx)
-	status := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	status := run(ctx, os.Args[1:], os.Stdin, terminal.Writer(os.Stdout), terminal.Writer(os.Stderr))
 	release()
 	stop()
 	os.Exit(status)

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/rebuild"
@@ -20,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/terminal"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -241,8 +240,8 @@ const (
 // watchRun tells how a run goes on until it has ended or is paused, and then what came of it.
 func watchRun(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64) error {
 	w := &watcher{out: out, quiet: c.output == "json"}
-	if f, ok := out.(*os.File); ok && !w.quiet {
-		w.terminal = term.IsTerminal(int(f.Fd()))
+	if !w.quiet {
+		w.screen, _ = out.(*terminal.Screen)
 	}
 	for {
 		r, err := runs.Show(ctx, pool, run)
@@ -282,12 +281,14 @@ func endedWell(r *runs.Run) error {
 
 // watcher tells of a run in one line: on a terminal always the same, else a new one now and then.
 type watcher struct {
-	out             io.Writer
-	terminal, quiet bool
-	told            time.Time
-	status          runs.Status
-	since           time.Time
-	at              int64
+	out io.Writer
+	// screen is out if that is a terminal.
+	screen *terminal.Screen
+	quiet  bool
+	told   time.Time
+	status runs.Status
+	since  time.Time
+	at     int64
 }
 
 func (w *watcher) tell(r *runs.Run, now time.Time) {
@@ -296,7 +297,7 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 		w.since, w.at, w.told = now, done, time.Time{}
 	}
 	w.status = r.Status
-	if w.quiet || !w.terminal && now.Sub(w.told) < tellEvery {
+	if w.quiet || w.screen == nil && now.Sub(w.told) < tellEvery {
 		return
 	}
 	w.told = now
@@ -324,8 +325,8 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 			line += ", about " + time.Duration(float64(left)/rate*float64(time.Second)).Round(time.Second).String() + " left"
 		}
 	}
-	if w.terminal {
-		fmt.Fprint(w.out, "\r"+line+"\x1b[K")
+	if w.screen != nil {
+		_ = w.screen.Line(line)
 	} else {
 		fmt.Fprintln(w.out, line)
 	}
@@ -333,7 +334,7 @@ func (w *watcher) tell(r *runs.Run, now time.Time) {
 
 // end leaves the line.
 func (w *watcher) end() {
-	if w.terminal {
+	if w.screen != nil {
 		fmt.Fprintln(w.out)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 // What a terminal is told: another screen without a cursor, and back; home; the rest of a line, the rest of the screen.
@@ -20,15 +22,16 @@ const (
 
 // screen is a terminal in use.
 type screen struct {
-	in, out *os.File
-	before  *term.State
+	in     *os.File
+	out    *terminal.Screen
+	before *term.State
 }
 
 // openScreen says whether a person sits at both ends.
 func openScreen(in io.Reader, out io.Writer) (*screen, bool) {
 	i, ok1 := in.(*os.File)
-	o, ok2 := out.(*os.File)
-	if !ok1 || !ok2 || !term.IsTerminal(int(i.Fd())) || !term.IsTerminal(int(o.Fd())) {
+	o, ok2 := out.(*terminal.Screen)
+	if !ok1 || !ok2 || !term.IsTerminal(int(i.Fd())) {
 		return nil, false
 	}
 	return &screen{in: i, out: o}, true
@@ -40,13 +43,11 @@ func (s *screen) open(quit func()) (err error) {
 		return err
 	}
 	go s.listen(quit) // ends with the process: a read from a terminal cannot be called off
-	_, err = s.out.WriteString(enterScreen)
-	return err
+	return s.out.Control(enterScreen)
 }
 
 func (s *screen) close() error {
-	_, err := s.out.WriteString(leaveScreen)
-	return errors.Join(err, term.Restore(int(s.in.Fd()), s.before))
+	return errors.Join(s.out.Control(leaveScreen), term.Restore(int(s.in.Fd()), s.before))
 }
 
 // listen waits for q, Ctrl-C, Ctrl-D or the end of the terminal. In raw mode Ctrl-C is a byte and no signal.
@@ -62,7 +63,7 @@ func (s *screen) listen(quit func()) {
 
 // draw shows a view from the top, cut to the size that the terminal has now.
 func (s *screen) draw(v *view) error {
-	width, height, err := term.GetSize(int(s.out.Fd()))
+	width, height, err := s.out.Size()
 	if err != nil || width <= 0 || height <= 0 {
 		width, height = screenWidth, 24
 	}
@@ -72,9 +73,8 @@ func (s *screen) draw(v *view) error {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}
-		b.WriteString(l + clearLine)
+		b.WriteString(terminal.Escape(l) + clearLine)
 	}
 	b.WriteString(clearRest)
-	_, err = s.out.WriteString(b.String())
-	return err
+	return s.out.Control(b.String())
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,13 +13,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/terminal"
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
@@ -137,8 +136,8 @@ func (v *verifying) folders(ctx context.Context, pool *pgxpool.Pool, errs io.Wri
 
 // verifyProgress tells on a terminal how much was looked at, until the end.
 func verifyProgress(errs io.Writer) (tell func(what string, done, all int64), end func()) {
-	f, ok := errs.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	screen, ok := errs.(*terminal.Screen)
+	if !ok {
 		return nil, func() {}
 	}
 	var mu sync.Mutex
@@ -152,8 +151,8 @@ func verifyProgress(errs io.Writer) (tell func(what string, done, all int64), en
 		told = time.Now()
 		const width = 30
 		full := int(width * done / max(all, 1))
-		fmt.Fprintf(f, "\r[%s%s] %d of about %d %s\x1b[K", strings.Repeat("#", full), strings.Repeat(".", width-full), done, all, what)
-	}, func() { fmt.Fprint(f, "\r\x1b[K") }
+		_ = screen.Line(fmt.Sprintf("[%s%s] %d of about %d %s", strings.Repeat("#", full), strings.Repeat(".", width-full), done, all, what))
+	}, func() { _ = screen.Line("") }
 }
 
 // tellVerified prints a report; the error says that there are violations.

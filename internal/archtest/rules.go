@@ -80,6 +80,7 @@ var rules = []rule{
 	{"internal/timetable", 5, "when something is due: cron expressions in time zones"},
 	{"internal/postgres", 5, "the way to PostgreSQL"},
 	{"internal/telemetry", 5, "log, metrics and traces"},
+	{"internal/terminal", 1, "output that a terminal shows and does not obey"},
 	{"internal/lifecycle", 1, "start, stop, time out in order"},
 	{"migrations", 1, "the schema as embedded SQL"},
 	{"examples/sink", testOnly + 2, "the sinks of tests as a program, for the examples and whoever tries a rule"},
