@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -34,10 +36,20 @@ func (e *usageError) Is(target error) bool { return target == errUsage }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// wantArgs wants exactly the named arguments.
+// wantArgs wants exactly the named arguments; one in brackets may be left out. All but names of
+// files must be valid UTF-8, because they become parameters of queries.
 func wantArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == len(names) {
+		least := slices.IndexFunc(names, func(name string) bool { return name[0] == '[' })
+		if least < 0 {
+			least = len(names)
+		}
+		if least <= len(args) && len(args) <= len(names) {
+			for i, arg := range args {
+				if !strings.Contains(names[i], "FILE") && !utf8.ValidString(arg) {
+					return usagef("%s %q is not valid UTF-8", names[i], arg)
+				}
+			}
 			return nil
 		}
 		wanted := "no arguments"

@@ -133,6 +133,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"events", "list", "--since", "soon"}, 2, "an RFC 3339 time, a date, or how long ago"},
 		{[]string{"events", "list", "--status", "lost"}, 2, "known are pending, applied"},
 		{[]string{"events", "list", "--source", "nobody"}, 2, "known are shop, stripe"},
+		{[]string{"events", "list", "--object-id", "\xff"}, 2, "object_id: the text has"},
+		{[]string{"objects", "show", "stripe", "customer", "\xff"}, 2, `ID "\xff" is not valid UTF-8`},
 		{[]string{"events", "show", "evt_none"}, 3, "event evt_none: not found"},
 		{[]string{"events", "show", "17"}, 3, "event 17: not found"},
 		{[]string{"objects", "show", "stripe", "customer", "none"}, 3, "not found"},

@@ -29,12 +29,7 @@ again is failed or dead again, with its reason. The counts of this run tell what
 		Example: `  postern retry evt_1NG8Du2eZvKYlo2C
   postern retry --status dead --source stripe --failure 'lies more than an hour after' --reason 'the clock is right again'
   postern retry --run 7 --yes`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return wantArgs("[EVENT]")(cmd, args)
-			}
-			return nil
-		},
+		Args: wantArgs("[EVENT]"),
 	}
 	filterFlags(cmd, admin.RetryParams)
 	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask")

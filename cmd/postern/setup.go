@@ -30,12 +30,7 @@ func newInitCommand() *cobra.Command {
 		Long:  "Write a commented configuration to FILE (default postern.yaml), or to standard output where FILE is -.",
 		Example: `  postern init
   postern init /etc/postern/postern.yaml`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return wantArgs("[FILE]")(cmd, args)
-			}
-			return nil
-		},
+		Args: wantArgs("[FILE]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "postern.yaml"
 			if len(args) > 0 {

@@ -243,6 +243,8 @@ func TestProblems(t *testing.T) {
 		"/api/v1/events?since=soon":        "400 RFC 3339",
 		"/api/v1/events?status=lost":       "400 pending, applied",
 		"/api/v1/events?source=none":       "400 known are shop, stripe",
+		"/api/v1/events?object_id=%00":     "400 object_id: the text has the character U+0000",
+		"/api/v1/spools/%FF":               "400 spool: the text has the character U+0000 or is not valid UTF-8",
 		"/api/v1/objects?deleted=maybe":    "400 true, false",
 		"/api/v1/objects/stripe/a/b?x=y":   "400 known are account",
 		"/api/v1/objects/stripe/a/b":       "404 not found",

@@ -12,8 +12,12 @@ import (
 )
 
 // Announce has the running processors send the mirror's objects to the feed of changes again: all, or those of one source
-// and type; "" for either means any. It returns how many those are. Errors: events.ErrNotFound for an unknown source.
+// and type; "" for either means any. It returns how many those are. Errors: events.ErrNotFound for an unknown source,
+// events.ErrInvalid.
 func Announce(ctx context.Context, pool *pgxpool.Pool, source, objectType string, by By) (objects int, err error) {
+	if err := storable("type", objectType); err != nil {
+		return 0, err
+	}
 	var number int32
 	if source != "" {
 		known, err := sources(ctx, pool)

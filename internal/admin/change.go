@@ -30,6 +30,9 @@ const changeWithin = 20 * time.Second
 // change does something that a person wants, in one transaction with its row in the audit and with the answer of its key: there is none of them without the others. do says in the entry what it was done to; one without an Action is
 // of something that changed nothing.
 func change[T any](ctx context.Context, pool *pgxpool.Pool, by By, action string, do func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (T, error)) (out T, err error) {
+	if err := storable("reason", by.Reason); err != nil {
+		return out, err
+	}
 	var refused error
 	err = postgres.InTx(ctx, pool, action, changeWithin, func(ctx context.Context, tx pgx.Tx) error {
 		e := audit.Entry{Action: action, Reason: by.Reason}

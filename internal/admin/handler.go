@@ -125,6 +125,11 @@ func (h *handler) show(run func(context.Context, echo.Context, url.Values) (any,
 	return func(c echo.Context) error {
 		ctx, cancel := context.WithTimeoutCause(c.Request().Context(), queryTimeout, fmt.Errorf("the query took longer than %s", queryTimeout))
 		defer cancel()
+		for _, name := range c.ParamNames() {
+			if err := storable(name, param(c, name)); err != nil {
+				return err
+			}
+		}
 		found, err := run(ctx, c, c.QueryParams())
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -44,7 +45,8 @@ type query struct {
 	err    error
 }
 
-// newQuery refuses parameters that are not known or given twice.
+// newQuery rejects parameters that are not known, are given twice, or have a text that is not
+// storable.
 func newQuery(ctx context.Context, pool *pgxpool.Pool, values url.Values, known []Param) *query {
 	q := &query{ctx: ctx, pool: pool, values: values, now: time.Now()}
 	for name, given := range values {
@@ -54,8 +56,22 @@ func newQuery(ctx context.Context, pool *pgxpool.Pool, values url.Values, known 
 		if len(given) > 1 {
 			q.fail("parameter %q is given %d times", name, len(given))
 		}
+		for _, text := range given {
+			if err := storable(name, text); err != nil && q.err == nil {
+				q.err = err
+			}
+		}
 	}
 	return q
+}
+
+// storable returns an error for a text that PostgreSQL can neither store nor compare. The error names
+// the parameter and not the text, which may be personal data. Errors: events.ErrInvalid.
+func storable(name, text string) error {
+	if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+		return fmt.Errorf("%w: %s: the text has the character U+0000 or is not valid UTF-8", events.ErrInvalid, name)
+	}
+	return nil
 }
 
 func names(params []Param) string {

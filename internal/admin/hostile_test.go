@@ -1,0 +1,185 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// hostileTexts are values that a parameter of a path, a query or a body should not have.
+var hostileTexts = []string{
+	"", " ", "\x00", "a\x00b", "\xff", "a\xc3", "\x1b[2J\u202e", strings.Repeat("x", 100_000), "%", "*", "../..", "'",
+	"-1", "0", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "99999999999999999999999",
+	"1e400", "NaN", "0000-01-01", "-4800-01-01", "9999-12-31T23:59:59.999999999Z", "999999-01-01",
+	"65535d", "-2562047h", "2562047h", "infinity",
+	"true", "null", "[]", "{}", "[1]", `{"a": "\u0000"}`, "AAAA", "MA", "bnVsbA", "AAAA,,-,AA",
+}
+
+// hostileJSON are values of a member of a body that no text can say.
+var hostileJSON = []string{
+	`null`, `[]`, `["a"]`, `{}`, `{"a": "\u0000"}`, `{"\u0000": [{"a": "b\u0000"}]}`, `{"a": "\ud800"}`,
+	`{"a": 1e400000}`, `"\ud800"`, "\"\xff\"", `1e400000`, `-1`, `123456789012345678901234567890`, `0.5`,
+	strings.Repeat(`{"a":`, 900) + "1" + strings.Repeat("}", 900),
+}
+
+// usual are values that let a request come as far as the database.
+var usual = map[string]string{
+	"source": "stripe", "type": "order", "object_type": "order", "object_id": "7", "id": "7", "reason": "because",
+	"run": "1", "rule": "r", "step": "mail", "done": "true", "since": "1h", "event": "k", "job": "replay",
+	"name": "nightly", "spool": "gone", "effect": "3",
+}
+
+// TestRoutes_hostileParameters_areClientErrors walks all routes. A route's error about an unknown
+// parameter lists those that it knows, so new ones are covered.
+func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	b.object(t, "stripe", "", "order", "7", true)
+	h := admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
+		Endpoints: func() []config.Endpoint { return nil },
+		Rule:      func(string) (*rules.Rule, error) { return nil, nil }})
+	status, body := b.post(t, "/api/v1/replays", "application/json", `{"reason": "because"}`)
+	if status != 200 || fmt.Sprint(body["run"]) != usual["run"] {
+		t.Fatalf("%d %v", status, body)
+	}
+	found, sent := 0, 0
+	for _, r := range routes(t, h) {
+		if strings.HasPrefix(r.Path, "/api/v1") {
+			w := &walk{h: h, route: r}
+			w.path(t)
+			found += w.parameters(t)
+			sent += w.sent
+		}
+	}
+	t.Logf("%d parameters, %d requests", found, sent)
+	if found < 100 {
+		t.Errorf("%d parameters found: do routes still say which they know?", found)
+	}
+}
+
+// walk sends requests to a route.
+type walk struct {
+	h     http.Handler
+	route *echo.Route
+	sent  int
+}
+
+var pathParameter = regexp.MustCompile(`:[a-z_]+`)
+
+// to is the path with a value of one of its parameters, and the usual ones of the others.
+func (w *walk) to(name, value string) string {
+	return pathParameter.ReplaceAllStringFunc(w.route.Path, func(p string) string {
+		if p[1:] == name {
+			return url.PathEscape(value)
+		}
+		if known, ok := usual[p[1:]]; ok {
+			return known
+		}
+		return "1"
+	})
+}
+
+// path tries each parameter of the path.
+func (w *walk) path(t *testing.T) {
+	for _, p := range pathParameter.FindAllString(w.route.Path, -1) {
+		for _, text := range hostileTexts {
+			w.send(t, w.to(p[1:], text), "", `{"reason": "because", "step": "mail", "done": true}`)
+		}
+	}
+}
+
+// parameters tries each parameter of query and body, alone and among usual ones, and returns how
+// many there are.
+func (w *walk) parameters(t *testing.T) int {
+	query, known := "bogus=1", []string{}
+	if w.route.Method != http.MethodGet {
+		query, known = "", []string{"reason", "preview", "dry_run"} // which some routes read without saying so
+	}
+	_, detail := w.send(t, w.to("", ""), query, `{"bogus": 1, "reason": "because"}`)
+	if _, list, _ := strings.Cut(detail, "known are "); list != "" {
+		known = append(known, strings.Split(list, ", ")...)
+	}
+	for _, name := range known {
+		for _, others := range []bool{false, true} {
+			for _, text := range hostileTexts {
+				all := values(known, others, name, text)
+				query, body := all.Encode(), ""
+				if w.route.Method != http.MethodGet {
+					query, body = "", members(all, name, quoted(text))
+				}
+				status, _ := w.send(t, w.to("", ""), query, body)
+				if status != 400 && strings.ContainsRune(text, 0) {
+					t.Errorf("%s %s: %s with U+0000: %d, want 400", w.route.Method, w.route.Path, name, status)
+				}
+			}
+			for _, value := range hostileJSON {
+				if w.route.Method != http.MethodGet {
+					w.send(t, w.to("", ""), "", members(values(known, others, name, ""), name, value))
+				}
+			}
+		}
+	}
+	return len(known)
+}
+
+// values are the parameter, and the usual ones of others that are known.
+func values(known []string, others bool, name, text string) url.Values {
+	all := url.Values{}
+	for _, other := range known {
+		if value, ok := usual[other]; ok && others {
+			all.Set(other, value)
+		}
+	}
+	all.Set(name, text)
+	return all
+}
+
+// members are values as a JSON object, one of them as it is given.
+func members(all url.Values, name, value string) string {
+	var out []string
+	for other := range all {
+		text := quoted(all.Get(other))
+		if other == name {
+			text = value
+		}
+		out = append(out, quoted(other)+": "+text)
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}
+
+// quoted is a text as JSON.
+func quoted(text string) string {
+	b, err := json.Marshal(text)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// send fails the test where a request is answered as a fault of the server.
+func (w *walk) send(t *testing.T, path, query, body string) (status int, detail string) {
+	t.Helper()
+	w.sent++
+	req := httptest.NewRequest(w.route.Method, "http://127.0.0.1:8081"+path+"?"+query, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	res := httptest.NewRecorder()
+	w.h.ServeHTTP(res, req)
+	if res.Code >= 500 {
+		t.Errorf("%s %.200s?%.200s %.200s: %d %s", w.route.Method, path, query, body, res.Code, res.Body)
+	}
+	var p struct{ Detail string }
+	_ = json.Unmarshal(res.Body.Bytes(), &p) // another answer than a problem has none
+	return res.Code, p.Detail
+}
