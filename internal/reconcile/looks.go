@@ -352,13 +352,14 @@ func (h *hinted) layBack(ctx context.Context, one hint, why error) {
 // lookedSQL is whether a look has its outcome, and what the object owes now.
 const lookedSQL = `
 SELECT EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND o.status <> 'failed'),
-  coalesce((SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4), 0)`
+  EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND starts_with(o.reason, $6)), coalesce((SELECT o.look_after FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4), 0)`
 
 // looked forgets a hint whose look has left no doubt; where it has, another look follows, later each time, unless that would not find more.
 func (h *hinted) looked(ctx context.Context, one hint, d *events.Delivery, event int64) error {
-	var applied bool
+	var applied, older bool
 	var owed int64
-	if err := h.Pool.QueryRow(ctx, lookedSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event).Scan(&applied, &owed); err != nil {
+	if err := h.Pool.QueryRow(ctx, lookedSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event, versioning.WentBack).
+		Scan(&applied, &older, &owed); err != nil {
 		return fmt.Errorf("see what a look has left: %w", err)
 	}
 	switch {
@@ -366,6 +367,8 @@ func (h *hinted) looked(ctx context.Context, one hint, d *events.Delivery, event
 		return h.put(ctx, one, afterLook, one.attempts, nil)
 	case owed == 0:
 		return h.drop(ctx, one)
+	case older && one.attempts >= olderAnswers:
+		return h.park(ctx, one, parking{why: errWentBack, after: owed, granted: true})
 	case owed == one.after: // the look was made late enough, and all is as it was before
 		why, err := h.unfit(d)
 		if err != nil {

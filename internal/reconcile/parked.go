@@ -15,6 +15,14 @@ import (
 // errParked is what a parked hint says.
 var errParked = fmt.Errorf("%w: no look can be made, so none is tried until a configuration or a release can; the doubt ends with the object's next event", errNoFetch)
 
+// olderAnswers is after how many attempts a refetch is suspended because the API still answers an older version than the mirror
+// has. The waits between them add up to some eight minutes, which is more than a copy of the provider's data lags behind.
+const olderAnswers = 8
+
+// errWentBack is the reason of such a suspended refetch.
+var errWentBack = fmt.Errorf("%s than the mirror has, again and again: the provider may have been restored from a backup. Compare both, "+
+	"and run postern objects settle to overwrite the object from the API", versioning.WentBack)
+
 // hopeless is why no look can be made as long as nothing changes, nil where another try may do better. A gap that is parked would be forgotten, since its object is in no doubt: on a quiet account it is tried on.
 func (one *hint) hopeless(err error) error {
 	var silent *silentError

@@ -124,7 +124,7 @@ func TestCounterTieSetAsEventIDs(t *testing.T) {
 	// The bodies of the early ones were in a partition that has been dropped, so a set of ids finds only the late one.
 	wantWrong(t, is(rule(t, late).State), "A")
 	row := rule(t, early...)
-	row.Set = stored(t, row)
+	row = stored(t, row)
 	versioning.Apply(&row, input(t, late))
 	wantSure(t, row, "C")
 }

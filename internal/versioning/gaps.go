@@ -31,7 +31,11 @@ func FitOf(before *Row, in *Input, status Status) (f Fit, ok bool) {
 	if in.Partial != "" || in.Before == nil || *in.Before == in.State.Hash || status == Dead || in.Received < before.Settled {
 		return f, false
 	}
-	return Fit{row: before.State.Hash, before: *in.Before, state: in.State.Hash, order: in.Version.Compare(before.Version), known: before.Version != NoVersion,
+	order := in.Version.Compare(before.Version)
+	if status == Stale && order >= 0 { // from before an operator's overwrite
+		return f, false
+	}
+	return Fit{row: before.State.Hash, before: *in.Before, state: in.State.Hash, order: order, known: before.Version != NoVersion,
 		doubted: before.Ambiguous || before.LookAfter != 0 || before.Version.Final}, true
 }
 

@@ -32,7 +32,16 @@ func FromObservation(o provider.Observation, receivedAt time.Time) (Input, error
 	}
 	state, before := hashStates(o)
 	lo, hi := window(o, received)
-	return Input{Version: version(o), State: state, Before: before, Own: o.Own, Lo: lo, Hi: hi, Received: received}, nil
+	return Input{Version: version(o), State: state, Before: before, Own: o.Own, Lo: lo, Hi: hi, Received: received, Stamp: stamp(o)}, nil
+}
+
+// stamp is the end of the unit of time that the version names, 0 where it names none: an integer version, a simulated clock
+// and a delete without a time.
+func stamp(o provider.Observation) int64 {
+	if o.AnyTime || !o.HasAt || !isTime(o.At) {
+		return 0
+	}
+	return unitEnd(o)
 }
 
 // plausible refuses a version that no clock can have shown by the time of receipt.

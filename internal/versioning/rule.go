@@ -8,6 +8,9 @@ import (
 // FoundAlive is why a look is dead that has found alive what was deleted for good. Applied before the delete it is not, and the row is the same in the end.
 const FoundAlive = "found alive at the provider after a final delete; a person must look"
 
+// WentBack begins the reason of a refetch that the row does not follow because the API answered an older version.
+const WentBack = "the provider's API answers an older version"
+
 // NewRow is the row of an object that nothing is known of yet.
 func NewRow() Row {
 	return Row{Version: NoVersion, State: NullState(false), Lo: math.MinInt64, Hi: math.MinInt64}
@@ -34,10 +37,17 @@ func Apply(row *Row, in Input) Decision {
 		return row.decide(Dead, FoundAlive)
 	}
 	c := in.Version.Compare(row.Version)
+	if c >= 0 && in.earliest() < row.OverwriteSeen {
+		return row.beforeOverwrite(in)
+	}
 	old := before{state: row.State, version: row.Version, ambiguous: row.Ambiguous, hi: row.Hi}
 	doubt := row.doubts(in, c)
 	if c >= 0 {
 		row.take(in, c)
+	}
+	if row.wentBack(in, c) {
+		row.raiseLook(in.Hi)
+		return row.decide(Ambiguous, WentBack+" ("+describeAt(in.Version.At)+") than the stored one ("+row.Version.String()+"); a refetch is pending")
 	}
 	row.oweLook(in, c, doubt, max(old.hi, in.Hi))
 	return row.outcome(in, c, doubt, old)
@@ -47,12 +57,39 @@ func Apply(row *Row, in Input) Decision {
 // forgotten: whoever applies such a look applies those inputs again after it.
 func (row *Row) settleBy(in Input) Decision {
 	old := *row
-	row.Settled, row.LookAfter = in.Settles, 0
+	row.Settled, row.OverwriteSeen, row.LookAfter = in.Settles, in.Lo, 0
 	row.take(in, 1)
 	if old.Version != NoVersion && old.State.Exact == row.State.Exact && !old.Ambiguous {
 		return row.decide(Unchanged, "a person had this look settle the object, which was the same ("+old.Version.String()+")")
 	}
 	return row.decide(Applied, "a person had this look settle the object, whatever it was ("+old.Version.String()+")")
+}
+
+// beforeOverwrite decides an input that would change the row, and does not show that it happened after the
+// refetch that overwrote the object. Such inputs come from a provider that was restored from a backup: its versions from
+// before the restore arrive late. An input that may still be news is a reason to refetch.
+func (row *Row) beforeOverwrite(in Input) Decision {
+	if in.Stamp != 0 || in.Look && in.Hi < row.OverwriteSeen {
+		return row.decide(Stale, "the provider stamped it before "+describeAt(row.OverwriteSeen)+
+			", when the refetch began with which an operator overwrote the object")
+	}
+	row.raiseLook(max(in.Received, in.Hi))
+	return row.decide(Ambiguous, "an operator overwrote the object from the provider, and nothing shows whether this came later; "+
+		"a refetch is pending")
+}
+
+// earliest is the time of the provider's clock that an overwriting refetch must not begin after, if the input is to win over it.
+func (in *Input) earliest() int64 {
+	if in.Look {
+		return in.Lo
+	}
+	return in.Stamp
+}
+
+// wentBack tells whether a refetch answers an older version of the object's own than the row has, although it began after
+// everything that the row contains. The API lags behind its webhooks, or the provider was restored from a backup.
+func (row *Row) wentBack(in Input, c int) bool {
+	return c < 0 && in.Look && in.Own && in.State.Hash != row.State.Hash && in.Version.At < row.Version.At && row.Hi < in.Lo && !row.Version.Final && !row.onlySeen()
 }
 
 // resurrects says whether a look has found alive what was deleted for good: one that began after the delete, and whose own version, if it has one, is not from

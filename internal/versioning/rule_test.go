@@ -124,12 +124,12 @@ func TestExactStates(t *testing.T) {
 func TestMembersKeepTheirJSON(t *testing.T) {
 	t.Parallel()
 	row := rule(t, whole(10, "A"))
-	row.Set = stored(t, row)
+	row = stored(t, row)
 	if row.Set[0].State.JSON != nil {
 		t.Fatalf("a set of one state was stored with it: %s", row.Set[0].State.JSON)
 	}
 	versioning.Apply(&row, input(t, whole(10, "B")))
-	row.Set = stored(t, row)
+	row = stored(t, row)
 	for _, m := range row.Set {
 		if is(m.State) == "nothing" {
 			t.Errorf("the member %x has lost its state", m.State.Hash[:4])
@@ -137,7 +137,8 @@ func TestMembersKeepTheirJSON(t *testing.T) {
 	}
 	unread := func() versioning.Row {
 		row := rule(t, whole(10, "A"))
-		row.Set, row.State.JSON = stored(t, row), nil // read without its state
+		row = stored(t, row)
+		row.State.JSON = nil // read without its state
 		return row
 	}
 	row = unread()

@@ -3,7 +3,7 @@ package versioning
 // Same says whether two rows are the same in everything that is stored. The JSON of a state is not compared: its exact hash stands for it.
 func (row *Row) Same(other *Row) bool {
 	if row.Version != other.Version || row.Overflow != other.Overflow || row.Ambiguous != other.Ambiguous || row.Lo != other.Lo || row.Hi != other.Hi ||
-		row.LookAfter != other.LookAfter || row.Settled != other.Settled || !row.State.same(&other.State) {
+		row.LookAfter != other.LookAfter || row.Settled != other.Settled || row.OverwriteSeen != other.OverwriteSeen || !row.State.same(&other.State) {
 		return false
 	}
 	return sameSet(row.Set, other.Set)

@@ -22,11 +22,8 @@ func TestSetAsStored(t *testing.T) {
 	if !json.Valid(text) || strings.ContainsAny(string(text), " \n") {
 		t.Errorf("not compact JSON: %s", text)
 	}
-	set, err := versioning.DecodeSet(text, &row)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(row.Set, set); diff != "" {
+	got := read(t, text, row)
+	if diff := cmp.Diff(row.Set, got.Set); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -51,13 +48,40 @@ func TestSmallSetIsSmall(t *testing.T) {
 		if err != nil || string(text) != c.want {
 			t.Errorf("%s: %s (%v), want %s", name, text, err, c.want)
 		}
-		if set, err := versioning.DecodeSet(text, &row); err != nil || !cmp.Equal(row.Set, set) {
-			t.Errorf("%s: read as %v (%v), want %v", name, set, err, row.Set)
+		if set := read(t, text, row).Set; !cmp.Equal(row.Set, set) {
+			t.Errorf("%s: read as %v, want %v", name, set, row.Set)
 		}
 	}
 	row := versioning.NewRow()
 	if text, err := versioning.EncodeSet(&row); err != nil || string(text) != "[]" {
 		t.Errorf("no member is %s (%v)", text, err)
+	}
+}
+
+// read is a row as it is read from its columns and a stored set.
+func read(t *testing.T, text []byte, row versioning.Row) versioning.Row {
+	t.Helper()
+	row.Set, row.OverwriteSeen = nil, 0
+	if err := versioning.DecodeSet(text, &row); err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+func TestEncodeSet_overwrittenObject_keepsWhenTheRefetchBegan(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]versioning.Row{
+		"one state":       rule(t, whole(10, "A")),
+		"two tied states": rule(t, whole(10, "A"), whole(10, "B")),
+	} {
+		row.OverwriteSeen = 17
+		text, err := versioning.EncodeSet(&row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := read(t, text, row); got.OverwriteSeen != 17 || len(got.Set) != len(row.Set) {
+			t.Errorf("%s: read %d and %d members from %s", name, got.OverwriteSeen, len(got.Set), text)
+		}
 	}
 }
 
@@ -79,10 +103,7 @@ func TestMemberUnlikeItsRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set, err := versioning.DecodeSet(text, &row)
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := read(t, text, row).Set
 		if row.State.Exact == want[0].State.Exact { // else its JSON is in the set
 			want[0].State.JSON = nil
 		}
@@ -99,11 +120,11 @@ func TestBrokenSets(t *testing.T) {
 		"", "{}", `[{"hash":"AAAA","lo":0,"hi":0}]`, `[{},{}]`, `[{"hash":"","lo":0}]`, `[{"before":"AA=="}]`, `[{"hash":"` + hash + `","exact":"AA==","lo":0,"hi":0}]`,
 		`[{"hash":"` + hash + `","before":"","lo":0,"hi":0}]`, `[{"hash":"` + hash + `","lo":0.5,"hi":0}]`,
 	} {
-		if set, err := versioning.DecodeSet([]byte(text), &row); err == nil {
-			t.Errorf("%s was read as %v", text, set)
+		if err := versioning.DecodeSet([]byte(text), &row); err == nil {
+			t.Errorf("%s was read as %v", text, row.Set)
 		}
 	}
-	if _, err := versioning.DecodeSet([]byte(`[{"hash":"`+hash+`","lo":-9223372036854775808,"hi":9223372036854775807}]`), &row); err != nil {
+	if err := versioning.DecodeSet([]byte(`[{"hash":"`+hash+`","lo":-9223372036854775808,"hi":9223372036854775807}]`), &row); err != nil {
 		t.Error(err)
 	}
 }

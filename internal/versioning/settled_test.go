@@ -39,7 +39,8 @@ func frozen(t fataler, c sim.Chooser) versioning.Input {
 	return in
 }
 
-// A row that was settled is what the look that settled it and all that was received since make, in whatever order all of it came and however often.
+// An overwritten row is made of the refetch that overwrote it, and of the inputs that were received since and that do not
+// have another version from before it. The order and the number of copies do not matter.
 func TestSettledIsWhatCameSince(t *testing.T) {
 	t.Parallel()
 	everywhere(t, 2500, func(t fataler, c sim.Chooser) {
@@ -53,19 +54,34 @@ func TestSettledIsWhatCameSince(t *testing.T) {
 			l.Settles = true
 			ins = append(ins, h.Look("obj_1", l))
 		}
-		settled := int64(0)
+		var overwrite versioning.Input
 		for _, in := range ins {
-			if in.Partial == "" {
-				settled = max(settled, in.Settles)
+			switch {
+			case in.Partial != "" || in.Settles < overwrite.Settles || in.Settles == 0:
+			case in.Settles == overwrite.Settles && in.Lo != overwrite.Lo:
+				return // two overwrites begin in one microsecond of our clock only in this test
+			case in.Settles > overwrite.Settles:
+				overwrite = in
 			}
 		}
+		settled := overwrite.Settles
 		got := playSettled(t, shuffled(c, ins))
-		since := slices.DeleteFunc(ins, func(in versioning.Input) bool { return in.Received < settled })
+		since := slices.DeleteFunc(ins, func(in versioning.Input) bool {
+			stamped := in.Stamp
+			if in.Look {
+				stamped = in.Lo
+			}
+			newer := in.Partial == "" && in.Version.Compare(overwrite.Version) >= 0
+			return in.Received < settled || settled > 0 && newer && stamped < overwrite.Lo
+		})
 		for i := range since {
 			since[i].Settles = 0
 		}
 		want := play(t, since)
 		want.Settled = settled
+		if settled > 0 {
+			want.OverwriteSeen = overwrite.Lo
+		}
 		if diff := difference(same(want), same(got)); diff != "" {
 			t.Fatalf("settled at %d (-want +got):\n%s", settled, diff)
 		}
@@ -131,7 +147,9 @@ func TestSettlingInWords(t *testing.T) {
 		"received before":  {[]versioning.Input{settles(50, "A")}, input(t, gone(49, true)), versioning.Stale, "received before the look (of 50000000 on our clock) that a person had settle"},
 		"settled before":   {[]versioning.Input{settles(50, "A")}, settles(49, "B"), versioning.Stale, "received before"},
 		"once more":        {[]versioning.Input{settles(50, "A")}, settles(50, "A"), versioning.Unchanged, "of the stored version"},
-		"deleted since":    {[]versioning.Input{settles(50, "A")}, input(t, gone(51, true)), versioning.Applied, "newer"},
+		"deleted since":    {[]versioning.Input{settles(50, "A")}, stamped(input(t, gone(51, true))), versioning.Applied, "newer"},
+		"from before":      {[]versioning.Input{settles(50, "A")}, late(stamped(input(t, gone(49, true)))), versioning.Stale, "stamped it before 50000000"},
+		"without a time":   {[]versioning.Input{settles(50, "A")}, late(input(t, gone(49, true))), versioning.Ambiguous, "nothing shows whether this came later"},
 		"partial, before":  {[]versioning.Input{settles(50, "A")}, partial(t, 49), versioning.Stale, "received before"},
 		"not to be taken":  {ins(t, gone(10, true)), unreadable(settles(50, "A")), versioning.Stale, "partial"},
 		"an ambiguous row": {ins(t, whole(10, "A"), whole(10, "B")), settles(50, "B"), versioning.Applied, "settle"},
@@ -145,6 +163,18 @@ func TestSettlingInWords(t *testing.T) {
 			t.Errorf("%s: a look is owed after %d", name, row.LookAfter)
 		}
 	}
+}
+
+// stamped is an event whose version is a time, which the small numbers of these tests do not look like.
+func stamped(in versioning.Input) versioning.Input {
+	in.Stamp = in.Version.At + 999_999
+	return in
+}
+
+// late is an input that was received when all others had been.
+func late(in versioning.Input) versioning.Input {
+	in.Received = 60 * second
+	return in
 }
 
 // unreadable is a look whose answer carries no whole state.

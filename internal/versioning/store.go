@@ -160,7 +160,7 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 	o.LastEvent, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
 	o.rule, o.MadeAt, o.Settled = int32(stored.Int64(19)), stored.Time(20), stored.Int64(21)
 	o.was.exact, o.was.ambiguous, o.was.version = o.State.Exact, o.Ambiguous, o.Version != NoVersion
-	if o.Set, err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
+	if err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
 	}
 	return nil

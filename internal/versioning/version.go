@@ -133,6 +133,9 @@ type Row struct {
 	LookAfter int64
 	// Settled: what was received before this point of our clock does not count, since a person had a look of then win over all of it; 0 where nobody had.
 	Settled int64
+	// OverwriteSeen is when the refetch of Settled began on the provider's clock, in microseconds; 0 where Settled is 0. The
+	// refetch contains every change that the provider stamped before it, so such an input no longer wins.
+	OverwriteSeen int64
 }
 
 // Input is one event or look in the terms of the rule.
@@ -151,6 +154,8 @@ type Input struct {
 	Lo, Hi int64
 	// Received is our time of receipt.
 	Received int64
+	// Stamp is the end of the unit of time that an event's version names; 0 where it names none. A refetch has its window.
+	Stamp int64
 	// Settles: a person has this look win over all that was received before this point of our clock, which is not after Received; 0 for what nobody has.
 	Settles int64
 }

@@ -162,6 +162,14 @@ func (h *History) Edit(id string, at int64, moved bool) {
 	h.lives[id] = append(h.lives[id], m)
 }
 
+// Restore makes an object what it was at one of its earlier moments, at a true time behind its last change, as a provider does
+// that is restored from a backup. No event tells of it.
+func (h *History) Restore(id string, at int64, moment int) {
+	m := h.lives[id][moment]
+	m.from = at
+	h.lives[id] = append(h.lives[id], m)
+}
+
 // Times are the true times at which an object became another, or was hidden or found again.
 func (h *History) Times(id string) (times []int64) {
 	for _, m := range h.lives[id] {
