@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
 const (
@@ -51,7 +52,7 @@ WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending`
 
 // Statements are all SQL statements of this package, for the test that prepares each.
 func Statements() []string {
-	return []string{settingsSQL, stateSQL, slotsSQL, standbysSQL, rolesSQL, rightsSQL, unguardedSQL, oldestDaySQL, spoolsSQL}
+	return []string{settingsSQL, stateSQL, slotsSQL, standbysSQL, rolesSQL, rightsSQL, unguardedSQL, oldestDaySQL, spoolsSQL, apiSourcesSQL}
 }
 
 // postgres looks at the server and the database. What cannot be asked is told by itself, and the rest is looked at all the same.
@@ -68,7 +69,7 @@ func (e *examination) postgres(ctx context.Context) {
 		at   func(context.Context) error
 	}{
 		{"postgres.reached", e.state}, {"postgres.settings", e.settings}, {"postgres.schema", e.schema}, {"postgres.slots", e.slots}, {"postgres.standby", e.standbys},
-		{"postgres.rights", e.rights}, {"postgres.log", e.log}, {"postgres.processor", e.applied}, {"postgres.spools", e.spools}, {"spool.files", e.localSpools},
+		{"postgres.rights", e.rights}, {"postgres.log", e.log}, {"postgres.processor", e.applied}, {"postgres.event_delay", e.eventDelays}, {"postgres.spools", e.spools}, {"spool.files", e.localSpools},
 	} {
 		if err := look.at(ctx); err != nil {
 			e.add(Error, look.name, "cannot be looked at: "+err.Error(), "mend what keeps this from being looked at; where it is the schema, run: postern migrate up")
@@ -428,6 +429,42 @@ func (e *examination) retention(ctx context.Context) error {
 	age, allowed := e.Now().Add(e.databaseAhead).Sub(events.Time(end)), time.Duration(e.Config.Retention.Bodies)*24*time.Hour
 	e.add(unless(age < allowed+retentionLate, Warn), "postgres.retention", fmt.Sprintf("the oldest day of the log ended %.0f days ago; retention.bodies is %d days", max(0, age.Hours()/24), e.Config.Retention.Bodies),
 		"postern retention show says what keeps it: a run that has failed (postern runs list --job retention), or events that are not finished; postern verify finds those")
+	return nil
+}
+
+// apiSourcesSQL are the sources whose API a process reads.
+const apiSourcesSQL = `SELECT DISTINCT s.name, s.number FROM budgets b JOIN sources s ON s.number = b.source ORDER BY s.name`
+
+// eventDelays tells how far the clock that stamps a source's events may be from PostgreSQL's, for each source with an API.
+func (e *examination) eventDelays(ctx context.Context) error {
+	type source struct {
+		Name   string
+		Number int32
+	}
+	rows, err := e.Pool.Query(ctx, apiSourcesSQL)
+	if err != nil {
+		return err
+	}
+	sources, err := pgx.CollectRows(rows, pgx.RowToStructByPos[source])
+	if err != nil {
+		return err
+	}
+	for _, s := range sources {
+		least, ok, err := reconcile.ReadEventDelay(ctx, e.Pool, s.Number)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue // quiet: nothing tells it
+		}
+		found := fmt.Sprintf("events of source %s arrive %s after the provider's stamp, at the earliest", s.Name, least.Round(time.Millisecond))
+		if least < 0 {
+			found = fmt.Sprintf("events of source %s are stamped up to %s ahead of PostgreSQL's clock", s.Name, (-least).Round(time.Millisecond))
+		}
+		e.add(unless(least.Abs() <= reconcile.EventDelayAllowed, Warn), "postgres.event_delay", fmt.Sprintf("%s; refetches allow for %s", found, reconcile.EventDelayAllowed),
+			"check PostgreSQL's clock. If it is right, the provider delivers late or its clock is wrong: an object that changes while it is refetched may keep the "+
+				"older state until it changes again. postern reconcile "+s.Name+" --objects finds such objects: have a schedule run it")
+	}
 	return nil
 }
 

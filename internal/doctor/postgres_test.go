@@ -84,22 +84,24 @@ func TestDatabase(t *testing.T) {
 		verdict doctor.Verdict
 		found   string
 	}{
-		"a right too many":         {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights", doctor.Error, "postern_gateway may UPDATE events"},
-		"a right too few":          {`REVOKE INSERT ON outcomes FROM postern_processor`, nil, "postgres.rights", doctor.Error, "postern_processor may not INSERT outcomes"},
-		"a trigger that is off":    {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil, "postgres.append_only", doctor.Error, "table events, owned by postern_maintenance, has 1 of the 2"},
-		"an owner":                 {`ALTER TABLE events OWNER TO postern_gateway`, nil, "postgres.append_only", doctor.Error, "owned by postern_gateway"},
-		"an older schema":          {`DELETE FROM schema_migrations WHERE version_id = (SELECT max(version_id) FROM schema_migrations)`, nil, "postgres.schema", doctor.Error, "older"},
-		"a newer schema":           {`INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, true)`, nil, "postgres.schema", doctor.Error, "newer"},
-		"no partitions ahead":      {`DO $$ DECLARE p text; BEGIN FOR p IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`, nil, "postgres.partitions", doctor.Error, "the log has partitions until"},
-		"few partitions ahead":     {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
-		"no processor":             {`DELETE FROM checkpoints`, nil, "postgres.processor", doctor.Warn, "none is running"},
-		"a spool not emptied":      {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty last 10m0s ago"},
-		"a spool nobody knows of":  {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', '-infinity')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty never"},
-		"a spool with a new name":  {`INSERT INTO spools (spool, place, empty_at) VALUES ('new', 'here:/spool', now()), ('old', 'here:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the folder has another name by now"},
-		"a clock":                  {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(-10 * time.Second) } }, "postgres.clock", doctor.Warn, "apart"},
-		"a clock far off":          {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(2 * time.Minute) } }, "postgres.clock", doctor.Error, "apart"},
-		"a disk that is full soon": {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 }, "postgres.disk", doctor.Error, "of the disk that was told"},
-		"a day that stays":         {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400) * 1000, (extract(epoch FROM now())::bigint - 9 * 86400) * 1000)`, func(o *doctor.Options) { o.Config.Retention.Bodies = 2 }, "postgres.retention", doctor.Warn, "retention.bodies is 2 days"},
+		"a right too many":                  {`GRANT UPDATE ON events TO postern_gateway`, nil, "postgres.rights", doctor.Error, "postern_gateway may UPDATE events"},
+		"a right too few":                   {`REVOKE INSERT ON outcomes FROM postern_processor`, nil, "postgres.rights", doctor.Error, "postern_processor may not INSERT outcomes"},
+		"a trigger that is off":             {`ALTER TABLE events DISABLE TRIGGER events_no_truncate`, nil, "postgres.append_only", doctor.Error, "table events, owned by postern_maintenance, has 1 of the 2"},
+		"an owner":                          {`ALTER TABLE events OWNER TO postern_gateway`, nil, "postgres.append_only", doctor.Error, "owned by postern_gateway"},
+		"an older schema":                   {`DELETE FROM schema_migrations WHERE version_id = (SELECT max(version_id) FROM schema_migrations)`, nil, "postgres.schema", doctor.Error, "older"},
+		"a newer schema":                    {`INSERT INTO schema_migrations (version_id, is_applied) VALUES (9999, true)`, nil, "postgres.schema", doctor.Error, "newer"},
+		"no partitions ahead":               {`DO $$ DECLARE p text; BEGIN FOR p IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'events'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`, nil, "postgres.partitions", doctor.Error, "the log has partitions until"},
+		"few partitions ahead":              {`DO $$ BEGIN EXECUTE 'DROP TABLE events_' || to_char((now() + interval '3 days') AT TIME ZONE 'UTC', 'YYYYMMDD'); END $$`, nil, "postgres.partitions", doctor.Warn, "the log has partitions until"},
+		"no processor":                      {`DELETE FROM checkpoints`, nil, "postgres.processor", doctor.Warn, "none is running"},
+		"a spool not emptied":               {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty last 10m0s ago"},
+		"a spool nobody knows of":           {`INSERT INTO spools (spool, place, empty_at) VALUES ('here', 'here:/spool', now()), ('old', 'there:/spool', '-infinity')`, nil, "postgres.spools", doctor.Warn, "the spool there:/spool (old) was empty never"},
+		"a spool with a new name":           {`INSERT INTO spools (spool, place, empty_at) VALUES ('new', 'here:/spool', now()), ('old', 'here:/spool', now() - interval '10 min')`, nil, "postgres.spools", doctor.Warn, "the folder has another name by now"},
+		"events long after their stamps":    {arrives(12 * time.Second), nil, "postgres.event_delay", doctor.Warn, "events of source shop arrive 12"},
+		"events stamped ahead of the clock": {arrives(-12 * time.Second), nil, "postgres.event_delay", doctor.Warn, "events of source shop are stamped up to 1"},
+		"a clock":                           {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(-10 * time.Second) } }, "postgres.clock", doctor.Warn, "apart"},
+		"a clock far off":                   {`SELECT 1`, func(o *doctor.Options) { o.Now = func() time.Time { return time.Now().Add(2 * time.Minute) } }, "postgres.clock", doctor.Error, "apart"},
+		"a disk that is full soon":          {`SELECT 1`, func(o *doctor.Options) { o.DatabaseDisk = 1 << 20 }, "postgres.disk", doctor.Error, "of the disk that was told"},
+		"a day that stays":                  {`SELECT ensure_partitions((extract(epoch FROM now())::bigint - 9 * 86400) * 1000, (extract(epoch FROM now())::bigint - 9 * 86400) * 1000)`, func(o *doctor.Options) { o.Config.Retention.Bodies = 2 }, "postgres.retention", doctor.Warn, "retention.bodies is 2 days"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,6 +117,16 @@ func TestDatabase(t *testing.T) {
 			want(t, doctor.Examine(t.Context(), o), c.check, c.verdict, c.found)
 		})
 	}
+}
+
+// arrives leaves the outcome of an event that was appended so long after the provider stamped it.
+func arrives(after time.Duration) string {
+	return fmt.Sprintf(`
+		INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (7, 'shop', 'stripe');
+		INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES (7, '', 1, now(), now(), 0, '{}');
+		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version, attempts, at, rule_version)
+		SELECT ms << 20, 0, 7, 1, '', 'customer', 'cus_1', 'applied', 'new', jsonb_build_object('at', ms * 1000 - %d, 'seen', 0), 1, now(), 3
+		FROM (SELECT (extract(epoch FROM now()) * 1000)::bigint AS ms) n`, after.Microseconds())
 }
 
 // A database that takes no writes, or does not answer, is told, and all else is looked at.

@@ -27,7 +27,7 @@ func newLife(t *testing.T, c *conditions, seed uint64) *life {
 	l := &life{conditions: c, t: t, db: testkit.Database(t), seed: seed, chance: rand.New(rand.NewPCG(seed, 71)), counts: map[string]int{}, alone: &alone{}, wished: map[string]bool{},
 		wishes: map[versioning.Key]string{}, hidden: map[versioning.Key]*hiding{}, granted: map[string]bool{}, hashes: map[string]versioning.Hash{}}
 	o := c.account
-	if o.Faults.Skew > 0 && o.Faults.Limited > 0 {
+	if c.clocks && o.Faults.Limited > 0 {
 		t.Fatal("a call that waits for its turn keeps the clock from going on by which it waits")
 	}
 	o.Seed, o.Start = seed, time.Date(2026, time.November, 20, 12, 0, 0, 0, time.UTC)

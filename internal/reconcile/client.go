@@ -52,6 +52,8 @@ type Client struct {
 	http  *http.Client
 	mu    sync.Mutex
 	spend map[string]*budget // by account
+	// delays tells how the clock that stamps events differs from the database's.
+	delays delays
 }
 
 // Response is an answer, or what there is in its place.
@@ -140,7 +142,11 @@ func (c *Client) spent(ctx context.Context, call provider.Call, to *url.URL) (*R
 		return nil, fmt.Errorf("call %s of source %s: %w", call.Path, c.o.Source, err)
 	}
 	c.o.Metrics.waited(c.o.Source, time.Since(asked))
-	r, err := c.request(ctx, call, to, at)
+	delay, at, err := c.delays.of(ctx, c.o.Pool, c.o.Number, at)
+	if err != nil {
+		return nil, errors.Join(err, b.give(ctx, name, provider.Verdict{}))
+	}
+	r, err := c.request(ctx, call, to, at, delay)
 	if err != nil {
 		r.Verdict = provider.Verdict{Kind: provider.Trouble, Detail: cause(err)}
 	}
@@ -170,7 +176,7 @@ func (c *Client) budget(account string) *budget {
 }
 
 // request makes one request. The Response is never nil; with an error it has what came before.
-func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, at reading) (*Response, error) {
+func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, at reading, delay eventDelay) (*Response, error) {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "answer", c.o.API.Timeout)
 	defer cancel()
 	r := &Response{}
@@ -206,6 +212,7 @@ func (c *Client) request(ctx context.Context, call provider.Call, to *url.URL, a
 	if r.Verdict.Kind == provider.Found || r.Verdict.Kind == provider.Missing {
 		date := r.Date
 		r.widen(at, began, now)
+		r.holdForEvents(at, delay, began, now)
 		skew, first := c.told(now, r.Elapsed, date, r.Skew)
 		c.noted(r, skew, first)
 	}

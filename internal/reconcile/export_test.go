@@ -57,6 +57,11 @@ func (r *Response) Widen(database, asked, told, began, now time.Time) {
 	r.widen(reading{database: database, asked: asked, told: told}, began, now)
 }
 
+// HoldForEvents lets a window hold by the clock that stamps events, which arrive so long after their stamps.
+func (r *Response) HoldForEvents(database, asked, told, began, now time.Time, least time.Duration) {
+	r.holdForEvents(reading{database: database, asked: asked, told: told}, eventDelay{least: least, known: true}, began, now)
+}
+
 // ClosePool takes the database away from a client.
 func (c *Client) ClosePool() { c.o.Pool.Close() }
 

@@ -39,6 +39,8 @@ type conditions struct {
 	down int
 	// ahead is how far this machine's clock is ahead of the account's.
 	ahead time.Duration
+	// clocks: what is known of the API's clock and the clock that stamps events comes from the responses; else it is exact.
+	clocks bool
 	// wrongKey is the percentage of reconciliations and of rounds of looks whose process has a wrong key.
 	wrongKey int
 	// sickness is the percentage of objects that cannot be fetched by their names for some minutes.

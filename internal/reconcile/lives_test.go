@@ -72,11 +72,22 @@ func kindsOfLife() map[string]conditions {
 			o.Kinds, o.Still, o.Objects = []string{"product", "product", "customer"}, 80, 8
 		}), before: 40, between: 10, deaths: 10,
 			sweeps: 40, hides: true},
-		"swept while the API's clocks differ": {account: sweptApart, before: 60, between: 25, deaths: 30, sweeps: 70, sickness: 10, unready: 10, waits: 90 * time.Second},
-		"the API's clocks differ":             {account: with(func(o *stripefake.Options) { o.Faults.Skew = 3 * time.Second }), before: 25, between: 20, deaths: 20},
-		"our clock is behind":                 {account: products, before: 40, between: 10, deaths: 10, ahead: -8 * time.Second},
-		"our clock is ahead":                  {account: products, before: 20, between: 10, deaths: 10, ahead: 20 * time.Second},
+		"swept while the API's clocks differ":          {account: sweptApart, clocks: true, before: 60, between: 25, deaths: 30, sweeps: 70, sickness: 10, unready: 10, waits: 90 * time.Second},
+		"the API's clocks differ":                      {account: with(func(o *stripefake.Options) { o.Faults.Skew = 3 * time.Second }), clocks: true, before: 25, between: 20, deaths: 20},
+		"all clocks agree":                             clocks(account, 0, 0),
+		"events are stamped by a clock that is behind": clocks(account, 4*time.Second, 4*time.Second),
+		"events are stamped by a clock that is ahead":  clocks(account, -4*time.Second, -4*time.Second),
+		"the API's clock is ahead":                     clocks(account, 4*time.Second, 0),
+		"the API's clock is behind":                    clocks(account, -4*time.Second, 0),
+		"our clock is behind":                          {account: products, before: 40, between: 10, deaths: 10, ahead: -8 * time.Second},
+		"our clock is ahead":                           {account: products, before: 20, between: 10, deaths: 10, ahead: 20 * time.Second},
 	}
+}
+
+// clocks are conditions in which the API's clock and this machine's are ahead of the clock that stamps events.
+func clocks(o stripefake.Options, api, ours time.Duration) conditions {
+	o.Faults.Ahead = api
+	return conditions{account: o, before: 40, between: 20, deaths: 20, ahead: ours, clocks: true}
 }
 
 // However webhooks get lost, doubled and out of order, whatever the API does, wherever processes die: after the last reconciliation the mirror is what the

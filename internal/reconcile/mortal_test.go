@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"strings"
 	"sync"
@@ -222,7 +223,7 @@ func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Respons
 // answer tells how long it took. Else that must hide no lag.
 func (c *caller) answer(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
 	l := c.life
-	if l.account.Faults.Skew > 0 {
+	if l.clocks {
 		l.calling.RLock()
 		defer l.calling.RUnlock()
 		l.show()
@@ -230,6 +231,7 @@ func (c *caller) answer(ctx context.Context, call provider.Call) (*reconcile.Res
 	}
 	a, err := c.client(ctx).Do(ctx, call)
 	if err == nil {
+		a.Date, _ = http.ParseTime(a.Header.Get("Date"))
 		a.Elapsed = 0
 	}
 	return a, err

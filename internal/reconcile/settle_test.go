@@ -88,7 +88,7 @@ func TestSettleNeedsAnAnswer(t *testing.T) {
 	}
 }
 
-// A person's word ends an object of a counter's that the API has no more: a mere look only says so. Nothing of before brings it back, and what is received since is news.
+// A person's word ends an object of a counter's that the API has no more: a mere look only says so. Nothing of before brings it back, and what is received since is a reason to refetch.
 func TestSettleOfACounterThatIsGone(t *testing.T) {
 	t.Parallel()
 	b := newWorld(t, 102, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000, Own: true, Integer: true})
@@ -129,5 +129,11 @@ func TestSettleOfACounterThatIsGone(t *testing.T) {
 	applied.Apply(t, b.proc, 77, ids) // a replay
 	shown("true, false, owed: false, false")
 	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(), Body: []byte(`{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true}, "unit": 1, "rank": 1, "own": true, "time": 1}`)}})
+	shown("true, false, owed: true, false") // a number does not tell whether it is from before: the API is asked
+	b.api.fails = nil
+	b.api.set(time.Now().Add(time.Minute))
+	if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1"}); r.Status != runs.Done {
+		t.Fatalf("%s: %s", r.Status, r.Detail)
+	}
 	shown("false, false, owed: false, false")
 }

@@ -10,8 +10,6 @@ func Statements() []string {
 		countGhostsSQL, unaskedSQL, livingSQL, askedSQL, dropGhostsSQL, wantingSQL, proposedSQL, someGhostsSQL, buriedSQL, ghostDriftSQL, reportSQL, typesSQL, differencesSQL,
 		provenOfSQL, noteTombstoneSQL, countTombstonesSQL, manyLiveSQL, orderTombstonesSQL, driftNumbersSQL, rereadSQL, mirroredAccountsSQL,
 		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL, unlistedSQL,
-		batchesSQL,
-		openAccountsSQL, enteredSQL, witnessesSQL, witnessObjectsSQL, seenSQL, readSQL, passRareSQL,
-		batchesSQL, affordSQL, callsSQL, knownAccountsSQL, disconnectedSQL, connectedSQL, provenLastSQL, disconnectedOfSQL, disconnectedAllSQL,
+		batchesSQL, affordSQL, callsSQL, knownAccountsSQL, disconnectedSQL, connectedSQL, provenLastSQL, disconnectedOfSQL, disconnectedAllSQL, delaySQL,
 	}
 }

@@ -77,9 +77,9 @@ func (b *Base) UpTo(longest time.Duration) int64 {
 	return b.Luck(longest.Microseconds() + 1)
 }
 
-// Date is what an answer shows as its time where that may be off the clock so far, either way.
-func (b *Base) Date(skew time.Duration) string {
-	at := b.Now()
+// Date is what an answer shows as its time: the clock, ahead by one length, and off by up to another, either way.
+func (b *Base) Date(skew, ahead time.Duration) string {
+	at := b.Now().Add(ahead)
 	if skew > 0 {
 		at = at.Add(time.Duration(b.Luck(2*skew.Microseconds()+1)-skew.Microseconds()) * time.Microsecond)
 	}

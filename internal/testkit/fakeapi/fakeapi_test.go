@@ -25,7 +25,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault == fakeapi.Broken {
 		status = http.StatusInternalServerError
 	}
-	s.Send(w, r, fault, time.Millisecond, status, http.Header{"Date": {s.Date(0)}}, []byte("an answer"))
+	s.Send(w, r, fault, time.Millisecond, status, http.Header{"Date": {s.Date(0, 0)}}, []byte("an answer"))
 }
 
 func newService(t *testing.T, odds fakeapi.Odds) *service {

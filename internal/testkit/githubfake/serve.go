@@ -53,7 +53,7 @@ func (f *Fake) take(r *http.Request) (answer, Fault) {
 	if !failed {
 		a = f.respond(r, fault)
 	}
-	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Date": {f.Date(f.options.Faults.Skew)}}
+	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "Date": {f.Date(f.options.Faults.Skew, 0)}}
 	maps.Copy(header, limits)
 	maps.Copy(header, a.header)
 	a.header = header

@@ -176,7 +176,7 @@ func text(v any) []byte {
 func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	fault := f.fault(r)
-	header := http.Header{"Date": {f.Date(f.options.Faults.Skew)}, "Content-Type": {"application/json"}}
+	header := http.Header{"Date": {f.Date(f.options.Faults.Skew, 0)}, "Content-Type": {"application/json"}}
 	status, body := f.answer(header, r, fault)
 	f.mu.Unlock()
 	f.Send(w, r, fault, 0, status, header, text(body))

@@ -42,7 +42,7 @@ func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := f.respond(r, fault)
 	f.requests = append(f.requests, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, Status: a.status})
 	f.mu.Unlock()
-	h := http.Header{"Date": {f.Date(skew)}, "Content-Type": {"application/json; charset=utf-8"}, "X-Shopify-Api-Version": {Version}}
+	h := http.Header{"Date": {f.Date(skew, 0)}, "Content-Type": {"application/json; charset=utf-8"}, "X-Shopify-Api-Version": {Version}}
 	maps.Copy(h, a.header)
 	f.Send(w, r, fault, 0, a.status, h, a.body)
 }

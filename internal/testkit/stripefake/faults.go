@@ -45,6 +45,8 @@ type Faults struct {
 	Late time.Duration
 	// Skew is how far an answer's Date may be off the clock that events and objects are stamped by, either way.
 	Skew time.Duration
+	// Ahead is how far an answer's Date is ahead of that clock, always; negative: behind.
+	Ahead time.Duration
 	// Revoked: no key is known any more. Blind: the account looks empty, as another one would.
 	Revoked, Blind bool
 	// Disconnected are connected accounts that no key may act for any more.
@@ -90,12 +92,12 @@ func (f *Fake) failed(fault Fault, reason string) (a answer, failed bool) {
 	return answer{}, false
 }
 
-// slowness is how long a slow answer takes, and how far its Date may be off.
-func (f *Fake) slowness() (slow, skew time.Duration) {
+// slowness is how long a slow answer takes, and how far its Date may be off, and is ahead.
+func (f *Fake) slowness() (slow, skew, ahead time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slow = f.options.Faults.SlowFor; slow == 0 {
 		slow = 50 * time.Millisecond
 	}
-	return slow, f.options.Faults.Skew
+	return slow, f.options.Faults.Skew, f.options.Faults.Ahead
 }

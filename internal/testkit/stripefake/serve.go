@@ -81,8 +81,8 @@ func (f *Fake) respond(r *http.Request, one *Request, fault Fault) answer {
 
 // write sends the answer, as far as the fault lets it.
 func (f *Fake) write(w http.ResponseWriter, r *http.Request, a answer, fault Fault) {
-	slow, skew := f.slowness()
-	h := http.Header{"Content-Type": {"application/json"}, "Date": {f.Date(skew)}}
+	slow, skew, ahead := f.slowness()
+	h := http.Header{"Content-Type": {"application/json"}, "Date": {f.Date(skew, ahead)}}
 	maps.Copy(h, a.header)
 	f.Send(w, r, fault, slow, a.status, h, a.body)
 }
