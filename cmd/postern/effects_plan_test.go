@@ -49,7 +49,7 @@ func TestEffectsPlan(t *testing.T) {
 	text := fmt.Sprintf(`
 database: {url: %q}
 sources:
-  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   mail: {url: "https://mail.example"}
 effects:

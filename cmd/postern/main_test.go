@@ -314,7 +314,7 @@ func TestSetupCommands(t *testing.T) {
 	b.run(t, "init", "-").want(t, 0, "sources:", "")
 	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:37: sources.stripe.secrets.0: secret \"first\": the variable STRIPE_WEBHOOK_SECRET is not set")
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("whsec_x\n"), 0o600); err != nil {
+	if err := os.WriteFile(secret, []byte("whsec_secret_of_a_test\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	good := fmt.Sprintf("database: {url: %q}\nsources: {live: {provider: stripe, secrets: [{name: one, file: %q}]}}\n", b.db.URL, secret)

@@ -25,6 +25,33 @@ func TestProvidersListAndShow(t *testing.T) {
 	b.run(t, "providers", "show", "nobody").want(t, 2, "", "name one of")
 }
 
+func TestProvidersList_configuration_marksSourcesThatStoreTheirToken(t *testing.T) {
+	t.Parallel()
+	b := &testBundle{dir: t.TempDir()}
+	file := filepath.Join(b.dir, "postern.yaml")
+	write := func(consent string) {
+		t.Helper()
+		text := `sources:
+  shop: {provider: hmac, secrets: [{name: n, env: NOT_SET_HERE}], scheme: {header: X-S}}
+  legacy:
+    provider: hmac
+    secrets: [{name: n, env: NOT_SET_HERE}]
+    scheme: {in: json:auth.token, method: token, body_unsigned: true}
+` + consent
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("    store_token: true\n")
+	b.run(t, "providers", "list", "--config", file).want(t, 0, "legacy (stores its token), shop\n", "")
+	b.run(t, "providers", "list", "--config", file, "-o", "json").want(t, 0, `"sources":[{"name":"legacy","store_token":true},{"name":"shop","store_token":false}]`, "")
+	if r := b.run(t, "providers", "list"); strings.Contains(r.out, "SOURCES") || strings.Contains(r.out, "stores its token") {
+		t.Errorf("without a configuration: %s", r.out)
+	}
+	write("")
+	b.run(t, "providers", "list", "--config", file).want(t, 1, "", "postern.yaml:6: sources.legacy.scheme.in: json:auth.token is a token in the body")
+}
+
 // capture writes a signed delivery to a file, and the flags that tell of the rest of it.
 func capture(t *testing.T, e config.Endpoint, at time.Time) []string {
 	t.Helper()
@@ -65,7 +92,7 @@ func TestCapturedDeliveriesAreExplained(t *testing.T) {
 		}
 		b.run(t, append(args, "--source", e.Source.Name, "--at", "now")...).want(t, 1, "stale_timestamp", "refuse this delivery")
 		b.run(t, append(args, "--source", e.Source.Name, "--at", at.Format(time.RFC3339))...).want(t, 0, "event id", "")
-		wrong := b.run(t, append(args, "--source", e.Source.Name, "--secret", "another"+string(e.Source.Secrets[0].Value))...)
+		wrong := b.run(t, append(args, "--source", e.Source.Name, "--secret", strings.Replace(string(e.Source.Secrets[0].Value), "demo", "another", 1))...)
 		wrong.want(t, 1, "wrong_signature", "refuse this delivery")
 		for _, r := range []string{right.out, wrong.out} {
 			if strings.Contains(r, string(e.Source.Secrets[0].Value)) {
@@ -101,13 +128,13 @@ func TestProviderTestUsage(t *testing.T) {
 		"not both":               {"--provider", "stripe", "--source", "stripe"},
 		"no secret":              {"--provider", "stripe"},
 		"there is no source":     {"--source", "nobody"},
-		`write "Name: value"`:    {"--provider", "stripe", "--secret", "s", "--header", "nonsense"},
-		"write a time like":      {"--provider", "stripe", "--secret", "s", "--at", "yesterday"},
+		`write "Name: value"`:    {"--provider", "stripe", "--secret", "whsec_s", "--header", "nonsense"},
+		"write a time like":      {"--provider", "stripe", "--secret", "whsec_s", "--at", "yesterday"},
 		"the sender signs the a": {"--provider", "square", "--secret", "s"},
 	} {
 		b.run(t, append([]string{"provider", "test", file}, args...)...).want(t, 2, "", wants)
 	}
-	b.run(t, "provider", "test", file, "--provider", "stripe", "--secret", "s").want(t, 1, "missing_signature", "refuse this delivery")
+	b.run(t, "provider", "test", file, "--provider", "stripe", "--secret", "whsec_s").want(t, 1, "missing_signature", "refuse this delivery")
 }
 
 // What an own service sends is read as the door reads it: what it stores of an event in headers, and why it would not.

@@ -25,7 +25,7 @@ const runMain = "RUN_POSTERN_MAIN"
 func TestServeWithoutAReader(t *testing.T) {
 	t.Parallel()
 	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
-	settings := "database: {url: '" + testkit.Database(t).URL + "'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: v}]}}\n"
+	settings := "database: {url: '" + testkit.Database(t).URL + "'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n"
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 # Stripe tells of a subscription three times, each time twice; the application acts three times, though its first answer is lost.
 . "$(dirname "$0")/../common.sh"
 build ./cmd/postern
-export STRIPE_SECRET=whsec_example
+export STRIPE_SECRET=whsec_signing_secret_of_the_example
 APP_SIGNING_SECRET=whsec_$(head -c 32 /dev/urandom | base64 | tr -d '\n')
 export APP_SIGNING_SECRET
 

@@ -54,7 +54,7 @@ func TestPlanningEffects(t *testing.T) {
 	cfg, err := config.Parse([]byte(`
 database: {url: postgres://x/y}
 sources:
-  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   mail: {url: "https://mail.example"}
 effects:

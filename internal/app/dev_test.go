@@ -58,7 +58,7 @@ func run(t *testing.T, o app.LocalOptions) (*config.Instance, string) {
 // A loop that ends by itself stops the instance, which is told before anything waits for anybody: here the log, which nobody reads any more.
 func TestALoopThatEndsStopsTheRest(t *testing.T) {
 	t.Parallel()
-	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: v}]}}")
+	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	unread, stopping := context.WithCancel(ctx)
@@ -98,7 +98,7 @@ func occupied(t *testing.T) net.Listener {
 
 func TestTheStreamStaysWhereItWas(t *testing.T) {
 	t.Parallel()
-	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: v}]}}")
+	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
 	first, _ := run(t, o)
 	if second, _ := run(t, o); second.NATSURL != first.NATSURL {
 		t.Errorf("stream at %s, before the restart at %s", second.NATSURL, first.NATSURL)
@@ -179,11 +179,11 @@ func TestDaemonsNameTheFlagOfATakenAddress(t *testing.T) {
 func TestDevSuggestsWhatWorks(t *testing.T) {
 	t.Parallel()
 	const (
-		live = "  live: {provider: stripe, secrets: [{name: n, value: real}]}\n"
+		live = "  live: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n"
 		shop = "  shop: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: " + config.DemoShopifySecret + "}]}\n"
 	)
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("real"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("whsec_secret_of_a_test"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ sources, want string }{

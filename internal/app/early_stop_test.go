@@ -20,7 +20,7 @@ func TestStoppedBeforeItIsReady(t *testing.T) {
 	proxy := testkit.Proxy(t, testkit.Database(t).URL)
 	proxy.Stall()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
-	text := fmt.Sprintf("database: {url: %q}\nnats: {url: 'nats://127.0.0.1:1'}\nadmin: {listen: '127.0.0.1:0'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_early}]}}\n", proxy.URL)
+	text := fmt.Sprintf("database: {url: %q}\nnats: {url: 'nats://127.0.0.1:1'}\nadmin: {listen: '127.0.0.1:0'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n", proxy.URL)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

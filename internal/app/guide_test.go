@@ -12,8 +12,8 @@ import (
 // The command to try finds the secrets in the file that the instance was started with, and the instance in its folder.
 func TestTellSend(t *testing.T) {
 	t.Parallel()
-	const acme = "  acme: {provider: hmac, secrets: [{name: n, value: v}], scheme: {header: X-A}}\n"
-	const live = "  live: {provider: stripe, secrets: [{name: n, value: v}]}\n"
+	const acme = "  acme: {provider: hmac, secrets: [{name: n, value: whsec_secret_of_a_test}], scheme: {header: X-A}}\n"
+	const live = "  live: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n"
 	load := func(name, sources string) *config.Config {
 		path := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(path, []byte("sources:\n"+sources), 0o600); err != nil {

@@ -166,7 +166,7 @@ func TestProcessorStopsWhileAnEffectCannotBeRecorded(t *testing.T) {
 			with, err := config.Parse(fmt.Appendf(nil, `
 database: {url: postgres://x/y}
 sources:
-  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   sink: {url: %q, allow: [127.0.0.1]}
 effects:

@@ -102,11 +102,14 @@ func replace(t *testing.T, path, text string) {
 	}
 }
 
-// source is a source of Stripe's in the file, with secrets that are named like their values.
+// secretOf is the value of a secret by its name.
+func secretOf(name string) string { return "whsec_secret_of_" + name }
+
+// source is a source of Stripe's in the file, with secrets of some names.
 func source(name string, secrets ...string) string {
 	var list []string
 	for _, s := range secrets {
-		list = append(list, "{name: "+s+", value: "+s+"}")
+		list = append(list, "{name: "+s+", value: "+secretOf(s)+"}")
 	}
 	return "  " + name + ": {provider: stripe, secrets: [" + strings.Join(list, ", ") + "]}\n"
 }
@@ -159,7 +162,7 @@ func delivery(t *testing.T, secret string) *provider.Delivery {
 	t.Helper()
 	body := fmt.Sprintf(`{"id":"evt_reload_%d","object":"event","type":"customer.updated","created":%d,"data":{"object":{"id":"cus_1","object":"customer"}}}`,
 		numbered.Add(1), time.Now().Unix())
-	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret, Value: []byte(secret)}}}, provider.Sample{Body: []byte(body)}, time.Now())
+	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret, Value: []byte(secretOf(secret))}}}, provider.Sample{Body: []byte(body)}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,11 +300,11 @@ func TestBrokenFileKeepsTheOldSources(t *testing.T) {
 	for name, c := range map[string]struct{ sources, want string }{
 		"no YAML":          {"  a: [", "postern.yaml:6"},
 		"unknown key":      {"  a: {provider: stripe, secrest: []}\n", `postern.yaml:6: sources.a.secrest: unknown field \"secrest\"; did you mean secrets?`},
-		"unknown provider": {"  a: {provider: nobody, secrets: [{name: n, value: v}]}\n", `postern.yaml:6: sources.a.provider: provider \"nobody\" is not known: name one of`},
+		"unknown provider": {"  a: {provider: nobody, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", `postern.yaml:6: sources.a.provider: provider \"nobody\" is not known: name one of`},
 		"no secret file":   {"  a: {provider: stripe, secrets: [{name: n, file: /nowhere}]}\n", "postern.yaml:6: sources.a.secrets.0: secret \\\"n\\\": stat /nowhere"},
 		"demo secret":      {source("a", config.DemoStripeSecret), "allowed only in postern dev"},
 		"nothing":          {"", "names no source any more"},
-		"another provider": {"  a: {provider: shopify, account: s.myshopify.com, secrets: [{name: n, value: v}]}\n", "source a is stored as provider stripe, the configuration says shopify: name the new one differently"},
+		"another provider": {"  a: {provider: shopify, account: s.myshopify.com, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", "source a is stored as provider stripe, the configuration says shopify: name the new one differently"},
 	} {
 		r.write(t, c.sources)
 		before := len(r.log.String())
@@ -321,11 +324,11 @@ func TestBrokenFileKeepsTheOldSources(t *testing.T) {
 func TestChangedFilesAreReloaded(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
-	replace(t, secret, "first\n")
+	replace(t, secret, secretOf("first")+"\n")
 	inFile := "  a: {provider: stripe, secrets: [{name: n, file: '" + secret + "'}]}\n"
 	r := startReloading(t, inFile, 5*time.Millisecond)
 	r.answers(t, "a", "first", 200)
-	replace(t, secret, "second\n")
+	replace(t, secret, secretOf("second")+"\n")
 	r.reloaded(t, "ok", 1)
 	r.answers(t, "a", "second", 200)
 	r.answers(t, "a", "first", 401)

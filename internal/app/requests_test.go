@@ -13,7 +13,7 @@ import (
 // What a shop asks to be forgotten is redacted where its source is set so, and nowhere else, in the feeds too; also what it asked for before a reload set it.
 func TestRedactOnRequest(t *testing.T) {
 	t.Parallel()
-	const shop = "  shop:\n    provider: shopify\n    account: postern-demo.myshopify.com\n    secrets: [{name: s, value: s}]\n"
+	const shop = "  shop:\n    provider: shopify\n    account: postern-demo.myshopify.com\n    secrets: [{name: s, value: whsec_secret_of_a_test}]\n"
 	r := startReloading(t, shop, time.Hour)
 	stop(t, r.app)
 	loader := config.NewLoader(r.file, config.ForGateway, nil)

@@ -142,7 +142,7 @@ func TestLocalKeepsASpoolWhereItLasts(t *testing.T) {
 	for name, unsafe := range map[string]bool{"off": false, "on": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: v}]}}")
+			o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
 			o.Config.Ingest.Spool.UnsafeDir = unsafe
 			dir, err := os.MkdirTemp("/tmp", "postern")
 			if err != nil {

@@ -30,7 +30,7 @@ func exampleOf(t *testing.T, edits ...string) string {
 	return text
 }
 
-var anyAPIEnv = environment("DATABASE_URL=postgres://x", "NATS_URL=nats://x", "THINGS_SECRET=s", "THINGS_API=https://api.example/base/", "THINGS_API_KEY=s3cret-key")
+var anyAPIEnv = environment("DATABASE_URL=postgres://x", "NATS_URL=nats://x", "THINGS_SECRET=secret of a test", "THINGS_API=https://api.example/base/", "THINGS_API_KEY=s3cret-key")
 
 func TestDescribedAPI(t *testing.T) {
 	t.Parallel()

@@ -13,9 +13,9 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: v}]\n    api: "
+const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
 
-const githubAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: github\n    secrets: [{name: n, value: v}]\n    api: "
+const githubAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: github\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
 
 // What GitHub's section has besides.
 func TestAPIOfGitHub(t *testing.T) {
@@ -32,7 +32,7 @@ func TestAPIOfGitHub(t *testing.T) {
 	}
 }
 
-const shopifyAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: my-shop.myshopify.com\n    secrets: [{name: n, value: v}]\n    api: "
+const shopifyAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: my-shop.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
 
 // What Shopify's section has besides.
 func TestAPIOfShopify(t *testing.T) {
@@ -110,7 +110,7 @@ func TestAPIKeyIsReadAgain(t *testing.T) {
 
 func TestAPIProblems(t *testing.T) {
 	t.Parallel()
-	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: v}], api: "
+	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: whsec_secret_of_a_test}], api: "
 	for text, want := range map[string][]string{
 		stripeAPI + "{rate: 5}":                                                                             {"line 6: sources.a.api.key: is not set: give exactly one of value, env and file, with a key that may only read"},
 		stripeAPI + "{key: {value: s3cret, env: X}}":                                                        {"line 6: sources.a.api.key: give exactly one of value, env and file"},

@@ -305,6 +305,10 @@ type Source struct {
 	// Schemes are several in place of scheme, each with its settings, for a sender that signs in several ways: any of them that a
 	// delivery has a signature of may prove it. Together they are as strong as the weakest.
 	Schemes []Scheme `yaml:"schemes,omitempty" like:"scheme"`
+	// StoreToken: true allows a scheme to read a token from the body (json:PATH or form:FIELD). Bodies are
+	// stored byte for byte, so that the database, views, exports and feeds show the token, and each of their
+	// readers can send any delivery.
+	StoreToken bool `yaml:"store_token,omitempty" shown:"false"`
 	// Events is where the events of a delivery are and how they are named, for provider: hmac and standardwebhooks; for provider: api only type, account, occurred, omit and headers.
 	Events Events `yaml:"events,omitempty"`
 	// Objects is what events say of objects, for provider: hmac, standardwebhooks and api. Without any, events are kept and published, and

@@ -26,6 +26,7 @@ func (s *Source) provider(name string) (provider.Provider, error) {
 	}
 	b := &builder{path: "sources." + name}
 	p := s.declare(b, known)
+	b.checkStoreToken(s, p)
 	return p, errors.Join(b.bad...)
 }
 
@@ -99,9 +100,12 @@ func (s *Source) hmac(b *builder) provider.Provider {
 	objects := b.under("objects").objects(s.Objects, &events)
 	b.signedTypes(s.Objects, &events, schemes)
 	b.under("events").noToken(&events, schemes)
+	b.noTokenInObjects(objects, schemes)
 	answers := b.answers(s)
 	answers.Headers = s.Events.Headers
-	return hmac.Of(schemes, events, objects, answers)
+	p := hmac.Of(schemes, events, objects, answers)
+	b.checkExtendableForms(s, p)
+	return p
 }
 
 // builder makes a provider of settings and gathers what is wrong with them. Those made by under gather in one place.

@@ -80,25 +80,44 @@ func (b *builder) places(e *Events, own *declared.Events) {
 
 // noToken refuses names of events that are made of the token by which the source knows its sender: they are stored, logged and sent on. Headers that are kept leave it out by themselves.
 func (b *builder) noToken(e *declared.Events, schemes []*signature.Scheme) {
+	for key, texts := range map[string][]signature.Template{"key": e.Key, "type": e.Type, "account": e.Account, "api_version": e.APIVersion} {
+		b.noTokenIn(key, texts, schemes)
+	}
+}
+
+// noTokenInObjects rejects names of objects that are made of the token.
+func (b *builder) noTokenInObjects(objects []declared.Object, schemes []*signature.Scheme) {
+	for i := range objects {
+		at := b.under("objects." + itoa(i))
+		at.noTokenIn("type", objects[i].Type, schemes)
+		at.noTokenIn("id", objects[i].ID, schemes)
+	}
+}
+
+// noTokenIn rejects a setting's names that are made of the token.
+func (b *builder) noTokenIn(key string, names []signature.Template, schemes []*signature.Scheme) {
 	for _, s := range schemes {
 		if s.Method != signature.Token {
 			continue
 		}
-		for key, texts := range map[string][]signature.Template{"key": e.Key, "type": e.Type, "account": e.Account, "api_version": e.APIVersion} {
-			for _, t := range texts {
-				if i := slices.IndexFunc(plain(t.Refs()), func(r signature.Ref) bool { return slices.ContainsFunc(s.Signature.In, covers(r)) }); i >= 0 {
-					b.fail(key, "{%s} is the token that proves the sender, and events are stored under what this makes: take another value", t.Refs()[i])
-				}
+		for _, t := range names {
+			isToken := func(r signature.Ref) bool { return slices.ContainsFunc(s.Signature.In, covers(r)) }
+			if i := slices.IndexFunc(t.Refs(), isToken); i >= 0 {
+				b.fail(key, "{%s} is the token that proves the sender, and events are stored under what this makes: "+
+					"take another value", t.Refs()[i])
 			}
 		}
 	}
 }
 
-// covers tells whether a place is that of a reference; one whose name ends in # is that of all that go on from there.
+// covers tells whether a place is that of a reference; one whose name ends in # is that of all that go
+// on from there. Values of the body compare by name alone, because a form's field is also read as a
+// member of JSON.
 func covers(r signature.Ref) func(place signature.Ref) bool {
 	return func(place signature.Ref) bool {
 		stem, many := strings.CutSuffix(place.Name, "#")
-		return place.Kind == r.Kind && (place.Name == r.Name || many && r.Kind == signature.Header && strings.HasPrefix(r.Name, stem))
+		same := place.Kind == r.Kind || slices.Contains(bodyKinds, place.Kind) && slices.Contains(bodyKinds, r.Kind)
+		return same && (place.Name == r.Name || many && r.Kind == signature.Header && strings.HasPrefix(r.Name, stem))
 	}
 }
 

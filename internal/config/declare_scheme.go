@@ -125,6 +125,11 @@ func (b *builder) signed(s *Scheme, out *signature.Scheme) {
 		return // what it covers is not known, so that nothing that follows from it could be told
 	}
 	refs := out.Message.Refs()
+	if out.Constant() {
+		b.fail("message", "holds nothing that differs between deliveries, so that all have one signature, which is a token: "+
+			"write method: token without message, and give that signature as the secret")
+		return
+	}
 	if hashed := slices.ContainsFunc(refs, isKind(signature.Secret)); hashed != (out.Method == signature.Hash) {
 		b.fail("message", "{secret} stands in the message of method hash, and in no other: there it is what only the sender knows")
 	}

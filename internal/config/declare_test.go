@@ -74,6 +74,20 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"token as a key":       {"hmac", "scheme: {header: X-Auth-Key, method: token, body_unsigned: true}\nevents: {key: '{json:id}[-{header:x-auth-key}]'}", "events.key: {header:X-Auth-Key} is the token that proves the sender"},
 		"token as an account":  {"hmac", "scheme: {in: query:code, method: token, body_unsigned: true}\nevents: {account: '{query:code}'}", "events.account: {query:code} is the token"},
 		"one token of many":    {"hmac", "scheme: {header: X-Access-#, method: token, body_unsigned: true}\nevents: {type: '{header:X-Access-7}'}", "events.type: {header:X-Access-7} is the token"},
+		"token in JSON":        {"hmac", "scheme:\n  method: token\n  in: json:auth.token\n  body_unsigned: true", "line 8: sources.a.scheme.in: json:auth.token is a token in the body, and bodies are stored byte for byte. The database, views, exports and feeds would show it"},
+		"token in a form":      {"hmac", "schemes:\n  - {header: X-S}\n  - {header: X-T, in: form:token, method: token, body_unsigned: true}", "line 8: sources.a.schemes.1.in: form:token is a token in the body"},
+		"consent for headers":  {"hmac", "scheme: {header: X-T, method: token, body_unsigned: true}\nstore_token: true", "line 7: sources.a.store_token: has no effect, because no scheme of this source reads a token from the body"},
+		"consent for queries":  {"hmac", "scheme: {in: query:t, method: token, body_unsigned: true}\nstore_token: true", "line 7: sources.a.store_token: has no effect"},
+		"consent for an HMAC":  {"hmac", "scheme: {in: json:sig, message: '{json:id}', body_unsigned: true}\nstore_token: true", "line 7: sources.a.store_token: has no effect"},
+		"consent of a preset":  {"github", "store_token: true", "line 6: sources.a.store_token: has no effect"},
+		"form's token as JSON": {"hmac", "scheme: {in: form:t, method: token, body_unsigned: true}\nstore_token: true\nevents: {body: form, key: '{json:t}'}", "line 8: sources.a.events.key: {json:t} is the token that proves the sender"},
+		"token of the root":    {"hmac", "scheme: {in: json:t, method: token, body_unsigned: true}\nstore_token: true\nevents: {split: list, type: '{root:t}'}", "events.type: {root:t} is the token"},
+		"token as an object":   {"hmac", "scheme: {in: json:t, method: token, body_unsigned: true}\nstore_token: true\nobjects: [{type: x, id: '{json:t}'}]", "line 8: sources.a.objects.0.id: {json:t} is the token"},
+		"token as its type":    {"hmac", "scheme: {in: json:t, method: token, body_unsigned: true}\nstore_token: true\nobjects: [{type: '{root:t}', id: '{json:id}'}]", "objects.0.type: {root:t} is the token"},
+		"hash of the secret":   {"hmac", "scheme: {in: json:sig, method: hash, message: '{secret}', body_unsigned: true}", "line 6: sources.a.scheme.message: holds nothing that differs between deliveries, so that all have one signature, which is a token"},
+		"HMAC of a constant":   {"hmac", "scheme: {in: json:sig, message: 'v1:{method}', body_unsigned: true}", "scheme.message: holds nothing that differs between deliveries"},
+		"extendable form":      {"hmac", "scheme:\n  header: X-S\n  method: hash\n  message: '{secret}{body}'\nevents: {body: [json, form]}", "line 9: sources.a.scheme.message: this hash can be extended: one signed form is enough to sign a longer one"},
+		"extendable fields":    {"hmac", "schemes: [{header: X-S, method: hash, message: '{secret}{sorted_form}[{secret}{header:X-M}]'}]\nevents: {body: payload}", "line 6: sources.a.schemes.0.message: this hash can be extended"},
 		"secret in a key":      {"hmac", header + "events: {key: '{secret}'}", "{secret} cannot stand here"},
 		"type in the type":     {"hmac", header + "events: {type: '{type}'}", "events.type: \"{type}\": {type} cannot stand here"},
 		"item without a list":  {"hmac", header + "events: {item: x}", "events.item: is a path in an element"},
@@ -232,7 +246,7 @@ url: https://hooks.example/webhooks/a
 func TestDeclaredSourceOfVariables(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse(nil, environment("POSTERN_DATABASE_URL=postgres://x", "POSTERN_SOURCES=a", "POSTERN_SOURCES_A_PROVIDER=hmac",
-		"POSTERN_SOURCES_A_SECRETS_0_NAME=n", "POSTERN_SOURCES_A_SECRETS_0_VALUE=v", "POSTERN_SOURCES_A_SCHEME_HEADER=X-S,X-T",
+		"POSTERN_SOURCES_A_SECRETS_0_NAME=n", "POSTERN_SOURCES_A_SECRETS_0_VALUE=token of a test", "POSTERN_SOURCES_A_SCHEME_HEADER=X-S,X-T",
 		"POSTERN_SOURCES_A_SCHEME_METHOD=token", "POSTERN_SOURCES_A_SCHEME_BODY_UNSIGNED=true", "POSTERN_SOURCES_A_EVENTS_KEY={json:id}",
 		"POSTERN_SOURCES_A_OBJECTS_0_TYPE=order", "POSTERN_SOURCES_A_OBJECTS_0_ID={json:id}"))
 	if err != nil {

@@ -68,5 +68,9 @@ func (c *Config) ReplaceSecret(source, file string) error {
 		return fmt.Errorf("read secret of source %s: %w", source, err)
 	}
 	src.Secrets = []Secret{{Name: ReplacedSecret, File: file, secret: value}}
-	return nil
+	p, err := src.provider(source)
+	if err != nil {
+		return err
+	}
+	return src.checkSecrets(source, p)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-const directSource = "database: {url: postgres://postern@localhost/postern}\nsources:\n  shop:\n    provider: api\n    secrets: [{name: n, value: a_token}]\n"
+const directSource = "database: {url: postgres://postern@localhost/postern}\nsources:\n  shop:\n    provider: api\n    secrets: [{name: n, value: a_token_of_a_test}]\n"
 
 func direct(t *testing.T, settings string, env map[string]string) config.Endpoint {
 	t.Helper()

@@ -21,7 +21,7 @@ func TestTheExampleOfEffects(t *testing.T) {
 	if !ok {
 		t.Fatal("the page has no example")
 	}
-	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}\n"+example), func(name string) string { return map[string]string{"MAIL_KEY": "key-of-mail"}[name] })
+	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\n"+example), func(name string) string { return map[string]string{"MAIL_KEY": "key-of-mail"}[name] })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestFurtherExamplesOfEffects(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s has no example", heading)
 		}
-		c, err := parseEffects("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}\ndestinations:\n  mail: {url: \"https://mail.example.com\"}\n" + example)
+		c, err := parseEffects("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n  mail: {url: \"https://mail.example.com\"}\n" + example)
 		if err != nil {
 			t.Fatal(err)
 		}

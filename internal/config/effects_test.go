@@ -13,7 +13,7 @@ import (
 const anEffect = `
 database: {url: postgres://x/y}
 sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   mail:
     url: https://mail.example.com/v1

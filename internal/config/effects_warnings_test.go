@@ -9,7 +9,7 @@ import (
 func TestRulesAboutUnknownTypesAreTold(t *testing.T) {
 	t.Parallel()
 	const (
-		stripe    = "provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]"
+		stripe    = "provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]"
 		shopify   = "provider: shopify, secrets: [{name: a, value: abcdefabcdef}], accounts: ['*']"
 		described = "provider: hmac, secrets: [{name: a, value: abcdefabcdefabcdef}], scheme: {header: X-S}, events: {type: '{json:type}'}, objects: [{type: parcel, id: '{json:id}', events: [p.*]}, {type: '%', id: '{json:id}'}]"
 	)

@@ -73,7 +73,7 @@ func LoadSources(path string) (*Config, error) {
 		}
 		bad = append(bad, err)
 	}
-	return c, errors.Join(bad...)
+	return c, c.Locate(errors.Join(bad...))
 }
 
 // Parse is Load of bytes and a given environment.

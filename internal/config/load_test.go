@@ -29,10 +29,10 @@ nats: {url: "nats://localhost:4222"}
 sources:
   live:
     provider: stripe
-    secrets: [{name: old, value: whsec_old}, {name: new, file: %FILE%}, {name: third, env: THIRD}]
+    secrets: [{name: old, value: whsec_old_of_a_test}, {name: new, file: %FILE%}, {name: third, env: THIRD}]
   shop:
     provider: shopify
-    secrets: [{name: only, value: "abc"}]
+    secrets: [{name: only, value: "secret of a test"}]
     account: pinned.myshopify.com
     accounts: [pinned.myshopify.com, other.myshopify.com]
 `
@@ -40,8 +40,8 @@ sources:
 func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
-	write(t, file, "whsec_new\n")
-	c, err := config.Parse([]byte(strings.ReplaceAll(issueExample, "%FILE%", file)), environment("THIRD=whsec_third"))
+	write(t, file, "whsec_new_of_a_test\n")
+	c, err := config.Parse([]byte(strings.ReplaceAll(issueExample, "%FILE%", file)), environment("THIRD=whsec_third_of_a_test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"stripe live old": "whsec_old", "stripe live new": "whsec_new", "stripe live third": "whsec_third", "shopify shop only": "abc",
+		"stripe live old": "whsec_old_of_a_test", "stripe live new": "whsec_new_of_a_test", "stripe live third": "whsec_third_of_a_test", "shopify shop only": "secret of a test",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatal(diff)
@@ -64,7 +64,7 @@ func TestParseReadsEverySecretWhereItIsKept(t *testing.T) {
 
 func TestDefaultsFillWhatNobodySet(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte("database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: 2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: v}]}}"), environment())
+	c, err := config.Parse([]byte("database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: 2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,12 +84,12 @@ func TestDefaultsFillWhatNobodySet(t *testing.T) {
 
 func TestEnvironmentWins(t *testing.T) {
 	t.Parallel()
-	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: v}]}}\n"
+	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n"
 	c, err := config.Parse([]byte(file), environment(
 		"POSTERN_DATABASE_URL=postgres://env", "POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h", "POSTERN_INGEST_QUEUE=7",
 		"POSTERN_SOURCES=added,my-shop", "POSTERN_SOURCES_ADDED_PROVIDER=shopify", "POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com",
-		"POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one", "POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=two",
-		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=changed", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=w"))
+		"POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one", "POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=secret of a test",
+		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=whsec_changed_secret", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=whsec_secret_of_a_test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestEnvironmentWins(t *testing.T) {
 		t.Fatal(diff)
 	}
 	secrets := c.Endpoints()[1].Source.Secrets
-	if len(secrets) != 2 || string(secrets[0].Value) != "changed" || secrets[1].Name != "next" {
+	if len(secrets) != 2 || string(secrets[0].Value) != "whsec_changed_secret" || secrets[1].Name != "next" {
 		t.Fatalf("secrets of my-shop: %v", secrets)
 	}
 }
@@ -109,7 +109,7 @@ func TestReferencesAreExpandedInValuesOnly(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(`
 database: {url: "postgres://u:${PW}@h/${PW}", maintenance_url: 'postgres://$${PW}'} # ${UNSET} in a comment is left alone
-sources: {a: {provider: stripe, secrets: [{name: n, value: "x: ${PW}"}]}}
+sources: {a: {provider: stripe, secrets: [{name: n, value: "whsec_x of a test: ${PW}"}]}}
 nats:
   url: |-
     ${PW}
@@ -123,7 +123,7 @@ nats:
 	if got := string(c.Database.MaintenanceURL); got != "postgres://${PW}" {
 		t.Errorf("maintenance_url %q", got)
 	}
-	if got := string(c.Sources["a"].Secrets[0].Value); got != "x: p: #w" {
+	if got := string(c.Sources["a"].Secrets[0].Value); got != "whsec_x of a test: p: #w" {
 		t.Errorf("secret %q", got)
 	}
 	if string(c.NATS.URL) != "p: #w" {

@@ -15,7 +15,7 @@ import (
 const aMail = `
 database: {url: postgres://x/y}
 sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   post:
     smtp: {host: smtp.example.com, username: jo, password: {value: "pass word"}, from: Shop <shop@shop.example>}
@@ -130,7 +130,7 @@ func TestTheExampleOfMail(t *testing.T) {
 	if !ok {
 		t.Fatal("the page has no example")
 	}
-	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}\n"+example), func(name string) string { return map[string]string{"SMTP_PASSWORD": "secret"}[name] })
+	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\n"+example), func(name string) string { return map[string]string{"SMTP_PASSWORD": "secret"}[name] })
 	if err != nil {
 		t.Fatal(err)
 	}

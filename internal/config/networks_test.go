@@ -14,9 +14,9 @@ database: {url: postgres://x}
 ingest:
   trusted_proxies: [127.0.0.1, '::1', fd00::/8]
 sources:
-  a: {provider: stripe, secrets: [{name: n, value: v}], allow_from: [192.0.2.0/24], rate_limit: {per_second: 7}}
-  b: {provider: stripe, secrets: [{name: n, value: v}], rate_limit: {per_second: 7, burst: 2}}
-  c: {provider: stripe, secrets: [{name: n, value: v}]}
+  a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], allow_from: [192.0.2.0/24], rate_limit: {per_second: 7}}
+  b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], rate_limit: {per_second: 7, burst: 2}}
+  c: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}
 `), environment("POSTERN_SOURCES_B_ALLOW_FROM=192.0.2.7, 2001:db8::/32", "POSTERN_SOURCES_C_RATE_LIMIT_PER_SECOND=9"))
 	if err != nil {
 		t.Fatal(err)

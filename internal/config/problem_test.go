@@ -38,31 +38,31 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"a word":                {"database\n", nil, []string{"line 1: string was used where mapping is expected; settings are written as `name: value`"}},
 		"half a certificate":    {db + "ingest: {tls: {cert: x}}\n", nil, []string{"line 2: ingest.tls.key", "go together"}},
 		"unset reference":       {"database:\n  url: ${NOWHERE}\n", nil, []string{"line 2", "${NOWHERE}: the variable is not set"}},
-		"bad source name":       {db + "sources:\n  Upper: {provider: stripe, secrets: [{name: n, value: v}]}\n", nil, []string{"line 3", `source name "Upper"`}},
-		"unknown provider":      {db + "sources:\n  a:\n    provider: paypal\n    secrets: [{name: n, value: v}]\n", nil, []string{"line 4: sources.a.provider", "name one of", " hmac,", " stripe"}},
+		"bad source name":       {db + "sources:\n  Upper: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", nil, []string{"line 3", `source name "Upper"`}},
+		"unknown provider":      {db + "sources:\n  a:\n    provider: paypal\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n", nil, []string{"line 4: sources.a.provider", "name one of", " hmac,", " stripe"}},
 		"no secret":             {source(""), nil, []string{"sources.a.secrets: is not set: a source needs at least one"}},
 		"empty source":          {db + "sources:\n  a:\n", nil, []string{"line 3: sources.a.provider"}},
 		"two ways":              {source("    secrets:\n      - {name: n, value: v, env: V}\n"), nil, []string{"line 6: sources.a.secrets.0", "exactly one"}},
 		"no way":                {source("    secrets:\n      - {name: n}\n"), nil, []string{"line 6", "exactly one"}},
-		"one name twice":        {source("    secrets: [{name: n, value: v}, {name: n, value: w}]\n"), nil, []string{"line 5: sources.a.secrets: two of them have one name"}},
+		"one name twice":        {source("    secrets: [{name: n, value: whsec_secret_of_a_test}, {name: n, value: whsec_other_secret_of_a_test}]\n"), nil, []string{"line 5: sources.a.secrets: two of them have one name"}},
 		"secret not set":        {source("    secrets: [{name: n, env: NOWHERE}]\n"), nil, []string{"line 5", "the variable NOWHERE is not set"}},
 		"secret not there":      {source("    secrets: [{name: n, file: /nowhere}]\n"), nil, []string{"line 5", "/nowhere"}},
 		"demo secret":           {source("    secrets: [{name: n, value: whsec_mine_for_postern_dev}]\n"), nil, []string{"line 5", "demo secret"}},
 		"file not there":        {db + "nats:\n  credentials: /nowhere.creds\n", nil, []string{"line 3: nats.credentials: open /nowhere.creds"}},
 		"folder for a file":     {db + "nats:\n  tls:\n    ca: /\n", nil, []string{"line 4: nats.tls.ca: read /: is a directory"}},
 		"body over the queue":   {db + "ingest: {queue_bytes: 1MiB}\n", nil, []string{"line 2: ingest.max_body_bytes: 4MiB is more than ingest.queue_bytes (1MiB)"}},
-		"body of a source": {db + "ingest: {queue_bytes: 8MiB}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: v}]\n    max_body_bytes: 9MiB\n",
+		"body of a source": {db + "ingest: {queue_bytes: 8MiB}\nsources:\n  a:\n    provider: stripe\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    max_body_bytes: 9MiB\n",
 			nil, []string{"line 7: sources.a.max_body_bytes: 9MiB is more than ingest.queue_bytes (8MiB)"}},
-		"asks for nothing":     {source("    secrets: [{name: n, value: v}]\n    redact_on_request: true\n"), nil, []string{"line 6: sources.a.redact_on_request: the provider stripe asks for nothing"}},
+		"asks for nothing":     {source("    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    redact_on_request: true\n"), nil, []string{"line 6: sources.a.redact_on_request: the provider stripe asks for nothing"}},
 		"batch over the locks": {db + "processor: {batch: 2001}\n", nil, []string{"line 2: processor.batch: 2001 is too large: at most 2000"}},
 		"proxy of no kind":     {db + "ingest:\n  trusted_proxies:\n    - 127.0.0.1\n    - proxy\n", nil, []string{`line 5: ingest.trusted_proxies.1: "proxy" is no address`}},
-		"bits beyond":          {source("    secrets: [{name: n, value: v}]\n    allow_from: [192.0.2.0/24, 10.0.0.1/8]\n"), nil, []string{"line 6: sources.a.allow_from.1: 10.0.0.1/8 is an address within a network: write 10.0.0.0/8 for the network, or 10.0.0.1"}},
-		"IPv4 as IPv6":         {source("    secrets: [{name: n, value: v}]\n    allow_from: ['::ffff:10.0.0.0/104']\n"), nil, []string{"line 6: sources.a.allow_from.0: ::ffff:10.0.0.0/104 is a network of IPv4: write 10.0.0.0/8"}},
+		"bits beyond":          {source("    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    allow_from: [192.0.2.0/24, 10.0.0.1/8]\n"), nil, []string{"line 6: sources.a.allow_from.1: 10.0.0.1/8 is an address within a network: write 10.0.0.0/8 for the network, or 10.0.0.1"}},
+		"IPv4 as IPv6":         {source("    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    allow_from: ['::ffff:10.0.0.0/104']\n"), nil, []string{"line 6: sources.a.allow_from.0: ::ffff:10.0.0.0/104 is a network of IPv4: write 10.0.0.0/8"}},
 		"address as IPv6":      {db + "ingest: {trusted_proxies: ['::ffff:10.0.0.1']}\n", nil, []string{"line 2: ingest.trusted_proxies.0", "write 10.0.0.1"}},
 		"zone of an address":   {db + "ingest: {trusted_proxies: ['fe80::1%eth0']}\n", nil, []string{"names an interface", "write fe80::1"}},
 		"no network":           {db, []string{"POSTERN_INGEST_TRUSTED_PROXIES=10.0.0.0/33"}, []string{`"10.0.0.0/33" is no network`}},
-		"burst alone":          {source("    secrets: [{name: n, value: v}]\n    rate_limit: {burst: 5}\n"), nil, []string{"line 6: sources.a.rate_limit.burst: is set, but per_second is not"}},
-		"rate below one":       {source("    secrets: [{name: n, value: v}]\n    rate_limit: {per_second: -1}\n"), nil, []string{"line 6: sources.a.rate_limit.per_second: -1 is too small: at least 1"}},
+		"burst alone":          {source("    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    rate_limit: {burst: 5}\n"), nil, []string{"line 6: sources.a.rate_limit.burst: is set, but per_second is not"}},
+		"rate below one":       {source("    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    rate_limit: {per_second: -1}\n"), nil, []string{"line 6: sources.a.rate_limit.per_second: -1 is too small: at least 1"}},
 		"no connection":        {db + "ingest:\n  max_connections: -1\n", nil, []string{"line 3: ingest.max_connections: -1 is too small: at least 1"}},
 		"no cron":              {db + "schedules:\n  a: {job: replay}\n", nil, []string{"line 3: schedules.a.cron: is not set: say when"}},
 		"bare cron":            {db + "schedules:\n  a:\n    cron: */5 * * * *\n", nil, []string{"line 4", "begins with {, [ or * is quoted"}},
@@ -78,7 +78,7 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"bad schedule name":    {db + "schedules:\n  Daily: {job: replay, cron: '@daily'}\n", nil, []string{"line 3", `schedule name "Daily"`}},
 		"shared by schedules":  {db + "schedules:\n  a-b: {job: replay, cron: '@daily'}\n  a_b: {job: replay, cron: '@daily'}\n", nil, []string{"POSTERN_SCHEDULES_A_B_", "line 4"}},
 		"unknown in schedule":  {db + "schedules:\n  a: {job: replay, corn: '@daily'}\n", nil, []string{"line 3: schedules.a.corn", "did you mean cron?"}},
-		"shared variables":     {db + "sources:\n  a-b: {provider: stripe, secrets: [{name: n, value: v}]}\n  a_b: {provider: stripe, secrets: [{name: n, value: v}]}\n", nil, []string{"POSTERN_SOURCES_A_B_", "line 4"}},
+		"shared variables":     {db + "sources:\n  a-b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n  a_b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", nil, []string{"POSTERN_SOURCES_A_B_", "line 4"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +110,7 @@ sources:
     secrets: [{name: n, file: /nowhere}]
   b:
     provider: shopify
-    secrets: [{name: n, value: v}]
+    secrets: [{name: n, value: whsec_secret_of_a_test}]
   c:
     provder: stripe
     secrets: {}

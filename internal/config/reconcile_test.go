@@ -59,7 +59,7 @@ func TestSchedulesWithoutABoundAreToldOf(t *testing.T) {
 // What cannot be reconciled by the clock is told with its line.
 func TestWrongSchedulesOfASource(t *testing.T) {
 	t.Parallel()
-	const shop = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: x.myshopify.com\n    secrets: [{name: n, value: v}]\n    api: {key: {value: k}}\n"
+	const shop = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: x.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: {key: {value: k}}\n"
 	for text, want := range map[string]string{
 		stripeAPI + "{key: {value: k}}\n    reconcile: {events: x}":                                     "line 7: sources.a.reconcile.events: ",
 		stripeAPI + "{key: {value: k}}\n    reconcile:\n      objects: '@daily'\n      time_zone: Moon": "line 9: sources.a.reconcile.time_zone: ",

@@ -33,7 +33,7 @@ func TestRedactURL(t *testing.T) {
 
 func TestNoWayOfPrintingShowsASecret(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte("database: {url: 'postgres://u:s3cret@h/d'}\nnats: {url: 'nats://s3cret@h'}\nsources: {a: {provider: stripe, secrets: [{name: n, value: s3cret}], api: {key: {value: s3cret}}}}\n"), environment())
+	c, err := config.Parse([]byte("database: {url: 'postgres://u:s3cret@h/d'}\nnats: {url: 'nats://s3cret@h'}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_s3cret_of_a_test}], api: {key: {value: s3cret}}}}\n"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func changed(t *testing.T, l *config.Loader, what string) {
 
 func TestChangesOfFilesAreNoticed(t *testing.T) {
 	t.Parallel()
-	dir := files(t, map[string]string{"secret": "one\n"})
+	dir := files(t, map[string]string{"secret": "whsec_one_of_a_test\n"})
 	file, secret := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "secret")
 	put(t, file, withSecretIn(secret))
 	l := config.NewLoader(file, config.ForGateway, nil)
@@ -78,22 +78,22 @@ func TestChangesOfFilesAreNoticed(t *testing.T) {
 	unchanged(t, l, "nothing")
 	put(t, file, withSecretIn(secret)+"# a comment\n")
 	changed(t, l, "the file")
-	put(t, secret, "two\n")
+	put(t, secret, "whsec_two_of_a_test\n")
 	changed(t, l, "a secret's file")
-	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "two" {
+	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "whsec_two_of_a_test" {
 		t.Errorf("the secret is %q", got)
 	}
 	if err := os.Remove(secret); err != nil {
 		t.Fatal(err)
 	}
 	changed(t, l, "a secret's file that is gone")
-	put(t, secret, "three")
+	put(t, secret, "whsec_three_of_a_test")
 	changed(t, l, "a secret's file that is there again")
 	put(t, file, "sources: [") // no secret is named in it any more
 	changed(t, l, "a broken file")
 	put(t, file, withSecretIn(secret))
 	changed(t, l, "the mended file")
-	put(t, secret, "four")
+	put(t, secret, "whsec_four_of_a_test")
 	changed(t, l, "a secret's file after all that")
 }
 
@@ -134,12 +134,12 @@ func TestSwappedLinksAreNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	point("v1", "one")
+	point("v1", "whsec_one_of_a_test")
 	l := config.NewLoader(filepath.Join(dir, "postern.yaml"), config.ForGateway, nil)
 	load(t, l)
-	point("v2", "two")
+	point("v2", "whsec_two_of_a_test")
 	changed(t, l, "a swapped link")
-	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "two" {
+	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "whsec_two_of_a_test" {
 		t.Errorf("the secret is %q", got)
 	}
 }
@@ -154,10 +154,10 @@ func TestSecretOfAPipeIsKept(t *testing.T) {
 	}
 	put(t, file, withSecretIn(pipe))
 	written := make(chan error, 1)
-	go func() { written <- os.WriteFile(pipe, []byte("once"), 0) }()
+	go func() { written <- os.WriteFile(pipe, []byte("whsec_once_of_a_test"), 0) }()
 	l := config.NewLoader(file, config.ForGateway, nil)
 	for range 3 {
-		if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "once" {
+		if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "whsec_once_of_a_test" {
 			t.Errorf("the secret is %q", got)
 		}
 		unchanged(t, l, "a pipe that was read out")
@@ -170,14 +170,14 @@ func TestSecretOfAPipeIsKept(t *testing.T) {
 // What the command line says lies over every load, and its secret's file is watched like the others.
 func TestEditsAreMadeAtEachLoad(t *testing.T) {
 	t.Parallel()
-	dir := files(t, map[string]string{"secret": "first"})
+	dir := files(t, map[string]string{"secret": "whsec_first_of_a_test"})
 	secret := filepath.Join(dir, "secret")
 	l := config.NewLoader("", config.ForDev, func(c *config.Config) error {
 		c.Sources = config.DemoSources()
 		return c.ReplaceSecret("stripe", secret)
 	})
 	load(t, l)
-	put(t, secret, "second")
+	put(t, secret, "whsec_second_of_a_test")
 	changed(t, l, "the secret of the command line")
 	if got := string(load(t, l).InstanceSources()["shopify"].Secret); got != config.DemoShopifySecret {
 		t.Errorf("the other source's secret is %q", got)
@@ -199,7 +199,7 @@ func TestSettingsThatNeedARestart(t *testing.T) {
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l).Database.URL = "postgres://found-out" // as the process does with what it starts itself
 	for text, want := range map[string]string{
-		"database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, value: v}]}}":                                "",
+		"database: {url: postgres://x}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}":           "",
 		"database: {url: postgres://y}\ningest: {listen: 'h:1', max_body_bytes: 1MiB, tls: {cert: '" + file + "', key: '" + file + "'}}": "database.url ingest.listen ingest.tls.cert ingest.tls.key rejections.max_body",
 		"database: {url: postgres://x}\nprocessor: {auditor: {every: 5s}}":                                                               "processor.auditor.every",
 		"database: {url: postgres://x}\n": "",

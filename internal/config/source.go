@@ -11,8 +11,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/api"
-	"github.com/postern-gateway/postern/internal/provider/declared"
-	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -104,20 +102,13 @@ func checkSources(c *Config) error {
 		if _, asks := p.(provider.Eraser); p != nil && c.Sources[name].RedactOnRequest && !asks {
 			bad = append(bad, &Problem{Path: "sources." + name + ".redact_on_request", Msg: "the provider " + p.Name() + " asks for nothing by its events: leave this out"})
 		}
-		src := c.Sources[name].forProvider(name)
 		if p != nil {
 			bad = append(bad, c.Sources[name].checkAPI(name, p, true))
 		}
-		if p == nil || err != nil || !complete(src) {
+		if p == nil || err != nil || !complete(c.Sources[name].forProvider(name)) {
 			continue
 		}
-		err = p.Check(src)
-		if of, ok := p.(*declared.Provider); ok && err == nil && p.Name() == hmac.Name {
-			err = checkKeyPairs(of.Schemes(), src.Secrets)
-		}
-		if err != nil {
-			bad = append(bad, &Problem{Path: "sources." + name, Msg: err.Error()})
-		}
+		bad = append(bad, c.Sources[name].checkSecrets(name, p))
 	}
 	if errors.Join(bad...) == nil {
 		for _, e := range c.Endpoints() {

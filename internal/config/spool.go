@@ -66,6 +66,7 @@ func (c *Config) Warnings() []string {
 		out = append(out, name+" is on: deliveries that were acknowledged may be lost")
 	}
 	out = append(out, c.unbounded()...)
+	out = append(out, c.verificationWarnings()...)
 	s := c.Ingest.Spool
 	on, err := diskOf(existing(s.Dir))
 	if s.Dir == "" || err != nil {

@@ -15,7 +15,7 @@ import (
 const spoolExample = `
 database: {url: "postgres://postern:pw@localhost/postern"}
 ingest: {spool: {dir: %q, unsafe_dir: %t}}
-sources: {a: {provider: stripe, secrets: [{name: n, value: v}]}}
+sources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}
 `
 
 // A spool's folder is the same wherever the process starts, and is still there when the machine has started again.

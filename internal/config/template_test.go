@@ -14,11 +14,11 @@ import (
 
 func TestTemplateLoadsOnceItsSecretIsSet(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(config.Template()), environment("STRIPE_WEBHOOK_SECRET=whsec_x", "POSTERN_DB_PASSWORD=x"))
+	c, err := config.Parse([]byte(config.Template()), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test", "POSTERN_DB_PASSWORD=x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := c.Endpoints(); len(e) != 1 || e[0].Source.Name != "stripe" || string(e[0].Source.Secrets[0].Value) != "whsec_x" {
+	if e := c.Endpoints(); len(e) != 1 || e[0].Source.Name != "stripe" || string(e[0].Source.Secrets[0].Value) != "whsec_secret_of_a_test" {
 		t.Fatalf("sources: %v", c.Sources)
 	}
 	_, err = config.Parse([]byte(config.Template()), environment())
@@ -32,7 +32,7 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"shopify.secret", "postern.creds", "tls.crt", "tls.key"} {
-		write(t, filepath.Join(dir, name), "abc")
+		write(t, filepath.Join(dir, name), "secret of a test")
 	}
 	var lines []string
 	for line := range strings.Lines(strings.ReplaceAll(config.Template(), "/etc/postern", dir)) {
@@ -45,7 +45,7 @@ func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_x", "ACME_WEBHOOK_SECRET=x"))
+	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test", "ACME_WEBHOOK_SECRET=secret of a test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
 func TestInstanceIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c, err := config.Parse([]byte("database: {url: x}\nsources: {mine: {provider: shopify, accounts: [a.myshopify.com], secrets: [{name: n, value: s3cret}]}}"), environment())
+	c, err := config.Parse([]byte("database: {url: x}\nsources: {mine: {provider: shopify, accounts: [a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,10 @@ func TestLocal(t *testing.T) {
 		"schedules without a bound": {func(_ *testing.T, c *config.Config) {
 			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe", Reconcile: config.Reconcile{Events: "@hourly"}}}
 		}, "config.doubtful", doctor.Warn, "sources.shop.api.monthly: is not set"},
+		"a token that is stored": {func(_ *testing.T, c *config.Config) {
+			scheme := config.Scheme{In: config.Words{"json:auth.token"}, Method: "token", BodyUnsigned: true}
+			c.Sources = map[string]*config.Source{"shop": {Provider: "hmac", Scheme: scheme, StoreToken: true}}
+		}, "config.doubtful", doctor.Warn, "sources.shop.store_token: is on"},
 		"few files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files", doctor.Warn, "1099511627776 connections are allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,7 +41,7 @@ func newDescribed(t *testing.T, edits ...string) *described {
 		t.Fatal(err)
 	}
 	b := &described{fake: restfake.New(t), world: &world{Log: applied.New(t)}}
-	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": "s", "THINGS_API": b.fake.URL, "THINGS_API_KEY": restfake.Key}
+	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": restfake.Secret, "THINGS_API": b.fake.URL, "THINGS_API_KEY": restfake.Key}
 	cfg, err := config.Parse([]byte(strings.NewReplacer(edits...).Replace(string(text))), func(name string) string { return env[name] })
 	if err != nil {
 		t.Fatal(err)

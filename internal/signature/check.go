@@ -40,6 +40,35 @@ func (s *Scheme) checkNumbers() error {
 	return nil
 }
 
+// Constant tells whether every delivery has the same signature: the message holds nothing that differs
+// between deliveries. Such a signature is a token.
+func (s *Scheme) Constant() bool { return s.Method != Token && s.constant(&s.Message) }
+
+func (s *Scheme) constant(t *Template) bool {
+	same := func(r Ref) bool { return r.Kind == Secret || r.Kind == HTTPMethod }
+	return !slices.ContainsFunc(t.Refs(), func(r Ref) bool { return !same(r) })
+}
+
+// Extendable tells whether bytes can be added to what was signed without knowing the secret. A digest
+// is the state of its hash, so that hashing can go on from it, unless the secret ends the message.
+func (s *Scheme) Extendable() bool {
+	for n := range 1 + len(s.Or) {
+		if s.Method == Hash && !s.message(n).endsIn(Secret) {
+			return true
+		}
+	}
+	return false
+}
+
+// BodyToken returns the first place in the body where the sender shows the token itself.
+func (s *Scheme) BodyToken() (Ref, bool) {
+	i := slices.IndexFunc(s.Signature.In, func(r Ref) bool { return r.Kind == JSON || r.Kind == Form })
+	if s.Method != Token || i < 0 {
+		return Ref{}, false
+	}
+	return s.Signature.In[i], true
+}
+
 // places are the kinds where a sender can write a value.
 var places = []Kind{Header, JSON, Form, Query}
 
@@ -75,7 +104,7 @@ func (s *Scheme) checkMessages() error {
 	for n := range 1 + len(s.Or) {
 		t := s.message(n)
 		switch {
-		case len(t.Refs()) == 0:
+		case s.constant(t):
 			return errors.New("what is signed holds nothing of the request")
 		case t.uses(Root, Index, Content, EventType):
 			return fmt.Errorf("%s names events, which are not read before the proof", t)

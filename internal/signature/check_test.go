@@ -22,6 +22,8 @@ func TestSchemesThatProveNothing(t *testing.T) {
 		"the body as a place":  {func(s *signature.Scheme) { s.Signature.In = in("body") }, "cannot stand in body"},
 		"no message":           {func(s *signature.Scheme) { s.Message = signature.Template{} }, "nothing of the request"},
 		"only a literal":       {func(s *signature.Scheme) { s.Message = text("x") }, "nothing of the request"},
+		"only the method":      {func(s *signature.Scheme) { s.Message = text("{method}") }, "nothing of the request"},
+		"hash of the secret":   {func(s *signature.Scheme) { s.Method, s.Message = signature.Hash, text("{secret}") }, "nothing of the request"},
 		"a bad alternative":    {func(s *signature.Scheme) { s.Or = []signature.Template{text("x")} }, "nothing of the request"},
 		"names of events":      {func(s *signature.Scheme) { s.Message = text("{type}{body}") }, "names events"},
 		"HMAC of the secret":   {func(s *signature.Scheme) { s.Message = text("{secret}{body}") }, "the secret is part"},

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/text/unicode/norm"
@@ -120,4 +121,30 @@ const DemoMark = "_for_postern_dev"
 func (s *Scheme) CheckSecret(secret []byte) error {
 	_, err := s.key(secret)
 	return err
+}
+
+// How many bytes a shared secret has, apart from a prefix that names its kind.
+const (
+	// MinSecret is the least that a configuration may have. One delivery is enough to try secrets on
+	// another machine, and a graphics card tries all printable texts of seven characters in hours.
+	MinSecret = 8
+	// SafeSecret is the least without a warning: the 112 bits that NIST SP 800-131A requires of the
+	// key of an HMAC.
+	SafeSecret = 14
+)
+
+// SecretSize returns how many bytes of a shared secret an attacker must guess: those of its key,
+// without a prefix such as whsec_ and without white space around it. Where the key is a digest of the
+// text, the text counts. The answer is false where the scheme has no such secret: it verifies with a
+// public key, or the text is no key of the scheme.
+func (s *Scheme) SecretSize(secret []byte) (int, bool) {
+	k, err := s.key(secret)
+	if err != nil || s.Asymmetric() {
+		return 0, false
+	}
+	text := bytes.TrimSpace(secret)
+	for _, prefix := range append(slices.Clone(s.Key.Strip), "whsec_") {
+		text = bytes.TrimPrefix(text, []byte(prefix))
+	}
+	return min(len(text), len(k.shared)), true
 }

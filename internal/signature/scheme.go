@@ -57,8 +57,8 @@ type Method int
 const (
 	// HMAC of the message under the key.
 	HMAC Method = iota
-	// Hash of a message that holds the secret itself, {secret}. Where the secret comes first, whoever has one signature can sign that
-	// message with bytes added to it, which no reader of JSON takes.
+	// Hash of a message that holds the secret itself, {secret}. Unless the secret ends the message, one signature is enough to sign
+	// the message with bytes added to it (Extendable). No reader of JSON takes them, and a reader of forms takes them as fields.
 	Hash
 	// Ed25519, ECDSA (ASN.1) and RSA (PKCS #1 v1.5) verify with a public key, which is the secret's text. The same message may have
 	// several signatures that verify, so that a signature names no delivery; and a key of low order, which only its owner can give,

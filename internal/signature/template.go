@@ -123,6 +123,15 @@ func (t Template) uses(kinds ...Kind) bool {
 	return false
 }
 
+// endsIn tells whether a reference of a kind is the end of whatever the template becomes.
+func (t Template) endsIn(kind Kind) bool {
+	if len(t.groups) == 0 || t.groups[len(t.groups)-1].optional {
+		return false
+	}
+	parts := t.groups[len(t.groups)-1].parts
+	return parts[len(parts)-1].ref.Kind == kind
+}
+
 // Expand fills in a template by a function that finds values. The error names a reference that finds nothing.
 func (t Template) Expand(find func(Ref) (string, bool)) (string, error) {
 	var out strings.Builder

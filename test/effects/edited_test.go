@@ -149,7 +149,7 @@ type editing struct {
 func (w *editing) rulesOf(after bool) (*effects.Rules, []config.Reach) {
 	w.t.Helper()
 	var text strings.Builder
-	fmt.Fprintf(&text, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}\ndestinations:\n")
+	fmt.Fprintf(&text, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n")
 	for name, s := range map[string]*side{"here": w.here, "there": w.there} {
 		fmt.Fprintf(&text, "  %s: {url: %q, allow: [127.0.0.1], timeout: 10s}\n", name, s.url)
 	}

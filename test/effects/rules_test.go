@@ -119,7 +119,7 @@ func (u *rule) text(version int) string {
 // configuration is one with rules, whose destinations are both at an address.
 func configuration(rules []*rule, destinations []string, timeout string, version int, url string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}\ndestinations:\n")
+	fmt.Fprintf(&b, "database: {url: postgres://x/y}\nsources:\n  sim: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n")
 	for _, to := range destinations {
 		fmt.Fprintf(&b, "  %s: {url: %q, allow: [127.0.0.1], timeout: %s, concurrency: 3}\n", to, url, timeout)
 	}

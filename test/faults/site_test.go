@@ -53,9 +53,9 @@ processor:
   auditor: {every: 100ms, min_age: 500ms, lease: 2s}
   changes: {sweep_after: 1s}
 sources:
-  kept: {provider: stripe, secrets: [{name: main, value: whsec_of_the_faults}]}
+  kept: {provider: stripe, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
   hub: {provider: github, secrets: [{name: main, value: secret_of_the_faults}]}
-  final: {provider: stripe, final_receipt: true, secrets: [{name: main, value: whsec_of_the_faults}]}
+  final: {provider: stripe, final_receipt: true, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
 `
 
 // build prepares a site on the shared cluster. The daemons' login is no superuser, so that the server may refuse it.

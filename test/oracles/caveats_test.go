@@ -16,7 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-const secret = "a secret of both sides"
+const secret = "whsec_secret of both sides"
 
 // mac is a signature that nobody's SDK made.
 func mac(newHash func() hash.Hash, message string) []byte {

@@ -28,6 +28,8 @@ func pair(secrets *rapid.Generator[string]) *rapid.Generator[keys] {
 var (
 	// textKeys are used as they are.
 	textKeys = pair(rapid.StringMatching(`[!-~]{12,40}`))
+	// stripeKeys are used as they are, and look like a signing secret of Stripe.
+	stripeKeys = pair(rapid.StringMatching(`whsec_[!-~]{12,40}`))
 	// hexKeys are the bytes that they spell.
 	hexKeys = pair(rapid.StringMatching(`[0-9A-F]{64}`))
 	// standardKeys are those of Standard Webhooks.

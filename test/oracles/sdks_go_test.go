@@ -35,7 +35,7 @@ var five = &window{5 * time.Minute, 5 * time.Minute}
 func goSDKs() []*oracle {
 	return []*oracle{
 		{
-			sdk: "stripe-go", source: preset("stripe"), keys: textKeys, body: raw, headers: canonical("Stripe-Signature"),
+			sdk: "stripe-go", source: preset("stripe"), keys: stripeKeys, body: raw, headers: canonical("Stripe-Signature"),
 			ours: five, theirs: &window{5 * time.Minute, forever},
 			sign: func(secret, _ string, d *provider.Delivery, at time.Time) error {
 				d.Header.Set("Stripe-Signature", stripe.GenerateTestSignedPayload(&stripe.UnsignedPayload{Payload: d.Body, Secret: secret, Timestamp: at}).Header)

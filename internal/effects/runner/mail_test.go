@@ -40,7 +40,7 @@ func (b *bundle) mailFrom(t *testing.T, mails *sink.Mails, sender, more string) 
 	text := fmt.Sprintf(`
 database: {url: postgres://x/y}
 sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   sink: {url: %q, allow: [127.0.0.1], timeout: 300ms}
   post: {smtp: {host: 127.0.0.1, port: %d, tls: none, from: %q}, allow: [127.0.0.1], timeout: 2s}

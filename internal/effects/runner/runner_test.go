@@ -46,7 +46,7 @@ func setup(t *testing.T, steps string) *bundle {
 	text := fmt.Sprintf(`
 database: {url: postgres://x/y}
 sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_dGVzdA}]}
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
   sink: {url: %q, allow: [127.0.0.1], timeout: 300ms}
 effects:

@@ -82,8 +82,8 @@ func TestDemoSourceIsTheCommonKind(t *testing.T) {
 func TestChallenges(t *testing.T) {
 	t.Parallel()
 	text := "text/plain; charset=utf-8"
-	meta := setup(t, "meta", "secret")
-	dropbox := setup(t, "dropbox", "secret")
+	meta := setup(t, "meta", "secret of a test")
+	dropbox := setup(t, "dropbox", "secret of a test")
 	for name, tc := range map[string]struct {
 		e     config.Endpoint
 		query string
@@ -98,7 +98,7 @@ func TestChallenges(t *testing.T) {
 		"empty":               {dropbox, "challenge=", nil},
 		"none":                {dropbox, "", nil},
 		"too long":            {dropbox, "challenge=" + strings.Repeat("a", 4097), nil},
-		"of another provider": {setup(t, "github", "secret"), "challenge=1", nil},
+		"of another provider": {setup(t, "github", "secret of a test"), "challenge=1", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +112,7 @@ func TestChallenges(t *testing.T) {
 
 func TestGreetingsAndReceipts(t *testing.T) {
 	t.Parallel()
-	slack, xero := setup(t, "slack", "secret"), setup(t, "xero", "secret")
+	slack, xero := setup(t, "slack", "secret of a test"), setup(t, "xero", "secret of a test")
 	greet := func(body string) *provider.Reply {
 		return slack.Provider.(provider.Greeter).Greet(slack.Source, &provider.Delivery{Header: http.Header{}, Body: []byte(body)})
 	}

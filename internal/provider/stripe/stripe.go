@@ -3,7 +3,9 @@
 package stripe
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -27,15 +29,34 @@ var _ provider.Provider = Stripe{}
 // Name is "stripe".
 func (Stripe) Name() string { return "stripe" }
 
-// Check wants at least one secret. Accounts are optional: without them events of any connected account are taken.
+// signingSecret begins every signing secret of a webhook endpoint.
+const signingSecret = "whsec_"
+
+// Check wants at least one signing secret. Accounts are optional: without them events of any connected account are taken.
 func (Stripe) Check(src *provider.Source) error {
 	if err := provider.CheckSecrets(src, &scheme); err != nil {
 		return err
+	}
+	for _, secret := range src.Secrets {
+		if !bytes.HasPrefix(secret.Value, []byte(signingSecret)) {
+			return fmt.Errorf("secrets: %s cannot be used: %s; copy the endpoint's signing secret, which begins with %s, "+
+				"from Developers, Webhooks in the Dashboard", secret.Name, otherSecret(secret.Value), signingSecret)
+		}
 	}
 	if src.Key != "" {
 		return errors.New("key: Stripe events are always named by their id; leave it out")
 	}
 	return nil
+}
+
+// otherSecret says what a text is that is no signing secret, and shows nothing of it.
+func otherSecret(text []byte) string {
+	for _, prefix := range []string{"sk_", "rk_", "pk_"} {
+		if bytes.HasPrefix(text, []byte(prefix)) {
+			return "it is an API key (" + prefix + "...)"
+		}
+	}
+	return "it is no signing secret of Stripe"
 }
 
 // Headers are the request headers kept with an event.

@@ -3,6 +3,7 @@ package stripe_test
 import (
 	"encoding/json"
 	"flag"
+	"strings"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -47,4 +48,29 @@ func TestSamplesAreReadAsBefore(t *testing.T) {
 func TestSamplesInAnyOrder(t *testing.T) {
 	t.Parallel()
 	providertest.AnyOrder(t, suite())
+}
+
+func TestCheck_otherTextThanSigningSecret_saysWhatItIs(t *testing.T) {
+	t.Parallel()
+	for secret, want := range map[string]string{
+		"whsec_0123456789":       "",
+		"sk_live_0123456789":     "it is an API key (sk_...)",
+		"sk_test_0123456789":     "it is an API key (sk_...)",
+		"rk_live_0123456789":     "it is an API key (rk_...)",
+		"pk_live_0123456789":     "it is an API key (pk_...)",
+		"we_0123456789":          "it is no signing secret of Stripe",
+		" whsec_0123456789":      "it is no signing secret of Stripe",
+		"WHSEC_0123456789":       "it is no signing secret of Stripe",
+		"'whsec_0123456789'":     "it is no signing secret of Stripe",
+		"0123456789012345678901": "it is no signing secret of Stripe",
+	} {
+		src := &provider.Source{Secrets: []provider.Secret{{Name: "good", Value: []byte("whsec_other")}, {Name: "live", Value: []byte(secret)}}}
+		err := stripe.Stripe{}.Check(src)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), "secrets: live cannot be used: "+want)) {
+			t.Errorf("%s: %v, want %q", secret, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "0123456789") {
+			t.Errorf("the error shows the secret: %v", err)
+		}
+	}
 }
