@@ -57,7 +57,7 @@ type Database struct {
 	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000" beyond:"an append that finds none within a second counts as a failure of PostgreSQL: the spool, or 503"`
 }
 
-// NATS is how JetStream is reached: NATS 2.12.3 or newer.
+// NATS is how JetStream is reached. docs/operations.md lists the releases of NATS that are accepted.
 type NATS struct {
 	// URL of the servers, separated by commas, e.g. nats://a:4222,nats://b:4222. Where it is empty, `postern dev` and
 	// `postern serve` run JetStream inside the process; gateway and processor need it.

@@ -23,7 +23,7 @@ func (e *examination) nats(ctx context.Context) {
 		return
 	}
 	if err := e.Conn.CheckServer(); err != nil {
-		e.add(Error, "nats.version", err.Error(), "install a newer server")
+		e.add(Error, "nats.version", err.Error(), "do so on each server of the cluster: this one alone was asked")
 	}
 	asked := e.Now()
 	server, err := e.Conn.Server(ctx)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -63,8 +62,8 @@ func Connect(o Options) (*Conn, error) {
 		nats.FlusherTimeout(500 * time.Millisecond), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
 		nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(100*time.Millisecond, 200*time.Millisecond),
 		nats.RetryOnFailedConnect(true),
-		nats.ConnectHandler(func(nc *nats.Conn) { o.Logger.Info("stream connected", "server", nc.ConnectedAddr()); c.signal() }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { o.Logger.Info("stream reconnected", "server", nc.ConnectedAddr()); c.signal() }),
+		nats.ConnectHandler(func(nc *nats.Conn) { c.arrived(nc, "stream connected") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { c.arrived(nc, "stream reconnected") }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // nil: closed by us
 				o.Logger.Warn("stream connection lost", "error", err)
@@ -127,6 +126,16 @@ func (c *Conn) Reconnected() <-chan struct{} { return c.reconnected }
 // Connects counts the connects after the first; two equal answers mean that the connection was never lost in between.
 func (c *Conn) Connects() uint64 { return c.nc.Stats().Reconnects }
 
+// arrived logs a connect, and warns of a server that CheckServer rejects. A daemon checks at start
+// only the server that it reaches then.
+func (c *Conn) arrived(nc *nats.Conn, what string) {
+	c.logger.Info(what, "server", nc.ConnectedAddr())
+	if err := checkServer(nc.ConnectedServerVersion()); err != nil {
+		c.logger.Warn("a stream server is not safe to use", "server", nc.ConnectedAddr(), "error", err)
+	}
+	c.signal()
+}
+
 func (c *Conn) signal() {
 	select {
 	case c.reconnected <- struct{}{}:
@@ -145,23 +154,4 @@ func redact(urls string) string {
 		}
 	}
 	return strings.Join(parts, ",")
-}
-
-// minServer is the oldest NATS server that Postern is tried against.
-var minServer = [3]int{2, 12, 3}
-
-// CheckServer refuses a server that is too old; nil where none answers yet.
-func (c *Conn) CheckServer() error {
-	version := c.nc.ConnectedServerVersion()
-	if version == "" {
-		return nil
-	}
-	var v [3]int
-	if _, err := fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {
-		return fmt.Errorf("read the version of nats-server %q: %w", version, err)
-	}
-	if slices.Compare(v[:], minServer[:]) < 0 {
-		return fmt.Errorf("nats-server %s is too old: Postern needs %d.%d.%d or newer", version, minServer[0], minServer[1], minServer[2])
-	}
-	return nil
 }

@@ -14,6 +14,17 @@ var (
 	Unescape = unescape
 )
 
+// CheckServer compares a server's version with CleanReleases.
+var CheckServer = checkServer
+
+// CleanReleases are the first releases of their lines that CheckServer accepts.
+func CleanReleases() (releases []string) {
+	for _, r := range cleanReleases {
+		releases = append(releases, r.String())
+	}
+	return releases
+}
+
 // QueueSize is how many events a publisher holds before it counts them as overflowed.
 const QueueSize = publishQueue
 
