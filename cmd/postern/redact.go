@@ -30,8 +30,10 @@ func newRedactCommand(c *cli) *cobra.Command {
 		Long: `Clear events for good: body and headers, the state of objects that they made, conflicts and refused deliveries of the same content. Keys, outcomes and
 versions stay, so that a duplicate stays one and nothing older comes back; an audit keeps who had it done and why. It shows first how much that is and asks.
 
-A running processor carries it out, and deletes the messages that the feeds still hold. What it cannot clear: what consumers made of them, exports, backups, and
-dead space in the files of the database and of the streams until it is used again. Nothing brings back what is redacted.`,
+A running processor carries it out, and erases the messages that the feeds still hold. It cannot
+clear what consumers made of them, exports and backups. Files of the database keep dead rows until
+their space is used again. Files of NATS keep messages that left a stream before until NATS removes
+their block. Nothing brings back what is redacted.`,
 		Example: `  postern redact --event evt_1 --reason 'ticket 17' --preview
   postern redact --source shop --object-type customer --object 7 --reason 'ticket 18'
   postern redact --source shop --path '$.customer.email' --value - --reason 'ticket 19' --yes
@@ -127,6 +129,11 @@ func (r *redacting) progress(errs io.Writer, c *cli) func(redaction.Preview) {
 	}
 }
 
+// notCleared tells what a redaction leaves.
+const notCleared = `Not cleared: what consumers of the feeds have, exports, backups.
+Files of NATS keep messages that left a stream before, and those of a server that is down, until
+NATS removes their block: see "Requests to forget somebody" in docs/operations.md.`
+
 // foreseen is a preview in words.
 func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	var lines []string
@@ -157,7 +164,7 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	if p.Dropped > 0 {
 		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what they left in objects is cleared.", strconv.FormatInt(p.Dropped, 10)))
 	}
-	return strings.Join(append(lines, "Not cleared: what consumers of the feeds have, exports, backups."), "\n")
+	return strings.Join(append(lines, notCleared), "\n")
 }
 
 var requestColumns = []column[redaction.Request]{

@@ -65,6 +65,7 @@ func TestRedact(t *testing.T) {
 	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", "nobody@example.org", "--preview").want(t, 0, "1 event looked at cannot be read as JSON or a form", "")
 	b.run(t, "redact", "--event", "evt_none", "--reason", "r").want(t, 3, "", "evt_none")
 	b.run(t, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", address, "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
+	b.run(t, "redact", "--event", "evt_1", "--preview").want(t, 0, "Files of NATS keep messages that left a stream before", "")
 	b.run(t, "redact", "--event", "evt_1", "--reason", "r").want(t, 2, "1 event of 0 objects", "nobody can be asked here: give --yes, or --preview")
 	r := execute(t.Context(), address+"\n", "--dir", b.dir, "redact", "--source", "stripe", "--path", "$.customer.email", "--value", "-", "--reason", "ticket 17", "--yes")
 	r.want(t, 0, "1 redacted, 0 objects cleared, 1 could not be read, 3 looked at", "")

@@ -103,6 +103,9 @@ func TestFeedsForget(t *testing.T) {
 	}
 	r := &redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}
 	f.nats.Stop(t)
+	if files := f.nats.FilesWith(t, email); len(files) != 3 {
+		t.Fatalf("the files %v have the address, want one of each stream", files)
+	}
 	if _, err := r.Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err == nil {
 		t.Fatal("the run ends though the streams are away")
 	}
@@ -114,6 +117,9 @@ func TestFeedsForget(t *testing.T) {
 		_, err := r.Carry(t.Context(), h, slog.New(slog.DiscardHandler))
 		return err
 	})
+	if files := f.nats.FilesWith(t, email); len(files) > 0 {
+		t.Errorf("the files %v still have the address", files)
+	}
 	for _, name := range []string{stream.EventsStream, stream.ReplaysStream} {
 		if diff := cmp.Diff([]string{"other"}, f.held(t, name)); diff != "" {
 			t.Errorf("%s: %s", name, diff)

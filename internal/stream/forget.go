@@ -29,9 +29,13 @@ type Forgotten struct {
 	Change func(ctx context.Context, envelope []byte) (bool, error)
 }
 
-// Forget deletes the messages that a stream (EventsStream, ChangesStream, ReplaysStream) holds of events, and returns how many. Nobody can read them any more; in the server's
-// files their bytes lie until their block goes. It reads the headers
-// of all messages that are there when it begins. No stream is an empty one. It may be repeated.
+// Forget erases the messages that a stream (EventsStream, ChangesStream, ReplaysStream) holds of
+// events, and returns how many. It reads the headers of all messages that are in the stream when it
+// begins. A stream that does not exist is an empty one. Forget may be repeated.
+//
+// Each server that has a copy overwrites an erased message in its files. No server overwrites a
+// message that left the stream before, the Raft log of a cluster, and files that it encrypts; a
+// server that is down deletes later without overwriting. docs/decisions/0028 has the measurements.
 func (c *Conn) Forget(ctx context.Context, name string, what Forgotten) (n int64, err error) {
 	s, err := c.js.Stream(ctx, name)
 	if Gone(err) {
@@ -87,7 +91,7 @@ func headers(cons jetstream.Consumer, most int) (found map[int64][]uint64, at, p
 	return found, at, pending, err
 }
 
-// forget deletes those of some messages that are to be forgotten.
+// forget erases those of some messages that are to be forgotten.
 func (f Forgotten) forget(ctx context.Context, s jetstream.Stream, found map[int64][]uint64) (n int64, err error) {
 	ids, err := f.Events(ctx, slices.Collect(maps.Keys(found)))
 	if err != nil {
@@ -97,7 +101,7 @@ func (f Forgotten) forget(ctx context.Context, s jetstream.Stream, found map[int
 		for _, sequence := range found[id] {
 			deleted, err := f.one(ctx, s, sequence)
 			if err != nil {
-				return n, fmt.Errorf("delete message %d of event %d: %w", sequence, id, err)
+				return n, fmt.Errorf("erase message %d of event %d: %w", sequence, id, err)
 			}
 			if deleted {
 				n++
@@ -107,8 +111,7 @@ func (f Forgotten) forget(ctx context.Context, s jetstream.Stream, found map[int
 	return n, nil
 }
 
-// one deletes a message; where it is not there any more, its time was over. It is not overwritten as well: that took 7 ms instead of 0.1 (nats-server 2.15.2), in which the stream
-// takes nothing.
+// one erases a message, and returns false where the stream has it no more.
 func (f Forgotten) one(ctx context.Context, s jetstream.Stream, sequence uint64) (deleted bool, err error) {
 	if f.Change != nil {
 		msg, err := s.GetMsg(ctx, sequence)
@@ -122,7 +125,7 @@ func (f Forgotten) one(ctx context.Context, s jetstream.Stream, sequence uint64)
 			return false, err
 		}
 	}
-	if err := s.DeleteMsg(ctx, sequence); err != nil {
+	if err := s.SecureDeleteMsg(ctx, sequence); err != nil {
 		if _, now := s.GetMsg(ctx, sequence); errors.Is(now, jetstream.ErrMsgNotFound) {
 			return false, nil
 		}

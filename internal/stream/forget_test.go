@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,45 @@ func TestForget(t *testing.T) {
 		if deleted, err := b.conn.Forget(t.Context(), name, stream.Forgotten{Events: even}); err != nil || deleted != 0 {
 			t.Errorf("%s: %d, %v", name, deleted, err)
 		}
+	}
+}
+
+// Two blocks are filled: one of the erased messages is in a closed block, one in the open block.
+func TestForget_overwritesBodiesInTheFilesOfTheServer(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 1000, false)
+	const block = 8 << 20
+	evs := numbered(2*block/stream.MaxBody - 8)
+	for i := range evs {
+		evs[i].Body = bytes.Repeat([]byte(fmt.Sprintf("body-of-%03d ", evs[i].ID)), stream.MaxBody/16)
+	}
+	for i, ack := range b.conn.PublishEvents(t.Context(), evs) {
+		if ack.Err != nil {
+			t.Fatalf("message %d: %v", i, ack.Err)
+		}
+	}
+	first, last, kept := evs[0].ID, evs[len(evs)-1].ID, evs[1].ID
+	text := func(id int64) string { return fmt.Sprintf("body-of-%03d ", id) }
+	testkit.Eventually(t, patience, func() error { // the server writes a moment after it has acknowledged
+		closed, open := b.nats.FilesWith(t, text(first)), b.nats.FilesWith(t, text(last))
+		if len(closed) != 1 || len(open) != 1 || closed[0] == open[0] {
+			return fmt.Errorf("the first message is in %v, the last in %v, want two blocks", closed, open)
+		}
+		return nil
+	})
+	ends := func(_ context.Context, ids []int64) ([]int64, error) {
+		return slices.DeleteFunc(ids, func(id int64) bool { return id != first && id != last }), nil
+	}
+	if n, err := b.conn.Forget(t.Context(), stream.EventsStream, stream.Forgotten{Events: ends}); err != nil || n != 2 {
+		t.Fatal(n, err)
+	}
+	for _, id := range []int64{first, last} {
+		if files := b.nats.FilesWith(t, text(id)); len(files) > 0 {
+			t.Errorf("the body of event %d is still in %v", id, files)
+		}
+	}
+	if files := b.nats.FilesWith(t, text(kept)); len(files) != 1 {
+		t.Errorf("the body of event %d is in %v, want one block", kept, files)
 	}
 }
 

@@ -1,12 +1,16 @@
 package testkit
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,6 +120,36 @@ func (s *Server) Wipe(t testing.TB) {
 		t.Fatalf("wipe nats store: %v", err)
 	}
 	s.start(t)
+}
+
+// FilesWith returns the files of the store that contain a text, relative to the store.
+func (s *Server) FilesWith(t testing.TB, text string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return ignoreRemoved(err)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return ignoreRemoved(err)
+		}
+		if bytes.Contains(content, []byte(text)) {
+			files = append(files, strings.TrimPrefix(path, s.dir))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("read nats store: %v", err)
+	}
+	return files
+}
+
+// ignoreRemoved drops the error of a file that the server removed meanwhile.
+func ignoreRemoved(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Save copies the store as it is now, with the server stopped meanwhile, for RollBack.
