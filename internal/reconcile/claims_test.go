@@ -148,6 +148,11 @@ func (l *life) was(look *provider.Look) bool {
 		return look.Missing
 	}
 	from, until := look.Date.Add(-look.Elapsed-look.Lag).Truncate(time.Second), look.Date.Add(time.Second)
+	if l.clocks {
+		// How far a clock is ahead that stamps events is known only once one of them arrived at once. Until then a window may end too
+		// early, which matters only where the webhook of an object's last change is lost.
+		until = until.Add(max(0, -l.ahead))
+	}
 	if look.Missing && l.unfound(l.key(all[i]), from, until) {
 		return true
 	}

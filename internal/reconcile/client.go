@@ -70,6 +70,8 @@ type Response struct {
 	Elapsed time.Duration
 	// Skew is how far Date was ahead of the database's clock, at least, and Widened what Date and Elapsed were changed by for it, so that they hold by either clock.
 	Skew, Widened time.Duration
+	// Unmeasured is how far the clock that stamps events may be off, either way, where no event of late tells it; else 0.
+	Unmeasured time.Duration
 }
 
 // NewClient makes the client of a source. Close ends it.

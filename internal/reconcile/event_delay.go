@@ -102,9 +102,14 @@ func readDelay(ctx context.Context, pool *pgxpool.Pool, source int32) (least *ti
 
 // holdForEvents lets the window of the response hold by the clock that stamps events too: it begins no later than the call by
 // that clock, and ends no earlier. Where the API's clock and the database's differ by more than mostSkew one of them is wrong, and
-// the delay was measured by the database's, so that nothing is made up for.
+// the delay was measured by the database's, so that nothing is made up for. Where no event tells the delay, the window is left as it
+// is: it is a scan's as well, which would begin earlier for nothing. The refetch of one object takes Unmeasured into account.
 func (r *Response) holdForEvents(at reading, events eventDelay, began, now time.Time) {
-	if r.Date.IsZero() || !events.known || r.Skew.Abs() > mostSkew {
+	switch {
+	case r.Date.IsZero() || r.Skew.Abs() > mostSkew:
+		return
+	case !events.known:
+		r.Unmeasured = mostSkew
 		return
 	}
 	from, until := r.Date.Add(-r.Elapsed), r.Date

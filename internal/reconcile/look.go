@@ -169,7 +169,7 @@ func (f *fetcher) look(ctx context.Context, k versioning.Key) (*events.Delivery,
 		return nil, f.noDate()
 	}
 	l := &provider.Look{Snapshot: provider.Snapshot{Account: k.Account, ObjectType: k.Type, ObjectID: k.ID, APIVersion: f.source.API.Version, Body: a.Body, API: f.source.API},
-		Date: a.Date, Elapsed: a.Elapsed, Lag: f.source.Reader.Lag(), Settles: f.settles}
+		Date: a.Date.Add(a.Unmeasured), Elapsed: a.Elapsed + 2*a.Unmeasured, Lag: f.source.Reader.Lag(), Settles: f.settles}
 	if a.Verdict.Kind == provider.Missing {
 		if err := f.missing(ctx, k, at); err != nil {
 			return nil, err
