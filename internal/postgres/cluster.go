@@ -173,7 +173,8 @@ func (c *Cluster) shutdown(ctx context.Context) error {
 		err = errors.Join(err, os.RemoveAll(c.socket))
 	}
 	if c.lock != nil {
-		err = errors.Join(err, c.lock.Close())
+		// Unlocked first: a process that is being started has a copy of the file for a moment, and would keep the lock.
+		err = errors.Join(err, syscall.Flock(int(c.lock.Fd()), syscall.LOCK_UN), c.lock.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("stop cluster %s: %w", c.dir, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -36,9 +37,15 @@ func (c *Conn) PublishChanges(ctx context.Context, changes []Change) []Ack {
 	return c.publishAll(ctx, msgs)
 }
 
+// hasChangeWithin bounds HasChange.
+const hasChangeWithin = 5 * time.Second
+
 // HasChange says whether the stream of changes still holds, at the given sequence, a message of the given batch. A stream that
 // was wiped or rolled back does not.
 func (c *Conn) HasChange(ctx context.Context, sequence uint64, batch int64) (bool, error) {
+	// A request that is lost with its connection gets no response, and the sender of changes waits for it.
+	ctx, cancel := context.WithTimeoutCause(ctx, hasChangeWithin, errors.New("read the stream of changes: no response within 5 s"))
+	defer cancel()
 	s, err := c.js.Stream(ctx, ChangesStream)
 	if Gone(err) {
 		return false, nil
