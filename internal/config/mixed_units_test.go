@@ -142,3 +142,63 @@ func TestVersionUnits_typesReadFromSeveralFields_areCut(t *testing.T) {
 		t.Errorf("with an API: %s", got)
 	}
 }
+
+// TestOneField_kindsOfMixedResolution_neverSilentlyWrong plays histories of an object whose kinds of events tell its time of
+// change in one field, one kind in milliseconds and the other in whole seconds. Nothing in the configuration shows that.
+func TestOneField_kindsOfMixedResolution_neverSilentlyWrong(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(`
+database: {url: postgres://x/y}
+sources:
+  shop:
+    provider: hmac
+    secrets: [{name: a, value: a-secret-of-the-shop}]
+    scheme: {header: X-Signature, message: '{body}', encoding: hex}
+    events: {type: '{json:type}'}
+    objects: [{events: ['*'], type: order, id: '{json:id}', state: order, version: {from: 'json:at'}}]
+`), func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep := c.Endpoints()[0]
+	layout := map[bool]string{true: "2006-01-02T15:04:05.000Z07:00", false: time.RFC3339}
+	undecided, right := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
+		mixed := rapid.Bool().Draw(t, "a kind of whole seconds")
+		var inputs []versioning.Input
+		last := 0
+		for range rapid.IntRange(1, 6).Draw(t, "changes") {
+			at = at.Add(time.Duration(rapid.IntRange(1, 1500).Draw(t, "milliseconds later")) * time.Millisecond)
+			last = rapid.IntRange(0, 2).Draw(t, "state")
+			mixed = mixed || at.Nanosecond() == 0 // the fraction .000 is that of a clock of either kind
+			fine := !mixed || rapid.Bool().Draw(t, "in milliseconds")
+			body := fmt.Sprintf(`{"type":"a","id":"1","at":%q,"order":{"n":%d}}`, at.Format(layout[fine]), last)
+			o, err := provider.Observe(ep.Provider, ep.Source, &provider.Stored{Type: "a", Body: []byte(body)})
+			if err != nil || o.Partial != "" {
+				t.Fatalf("%s: %+v, %v", body, o, err)
+			}
+			in, err := versioning.FromObservation(o, at.Add(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			inputs = append(inputs, in)
+		}
+		row := versioning.NewRow()
+		for _, in := range rapid.Permutation(append(inputs, inputs...)).Draw(t, "order") {
+			versioning.Apply(&row, in)
+		}
+		switch got := string(row.State.JSON); {
+		case row.Ambiguous || row.LookAfter != 0:
+			undecided++
+			if !mixed {
+				t.Fatalf("undecided (ambiguous %t, refetch after %d), though all times are of milliseconds", row.Ambiguous, row.LookAfter)
+			}
+		case got != fmt.Sprintf(`{"n":%d}`, last):
+			t.Fatalf("silently %s, the last state is %d", got, last)
+		default:
+			right++
+		}
+	})
+	t.Logf("%d histories right, %d undecided", right, undecided)
+}

@@ -40,8 +40,8 @@ func Apply(row *Row, in Input) Decision {
 	if c >= 0 && in.earliest() < row.OverwriteSeen {
 		return row.beforeOverwrite(in)
 	}
-	old := before{state: row.State, version: row.Version, ambiguous: row.Ambiguous, hi: row.Hi}
-	doubt := row.doubts(in, c)
+	old := before{state: row.State, version: row.Version, ambiguous: row.Ambiguous, hi: row.Hi, mixed: row.sharesSecond(in, c)}
+	doubt := old.mixed || row.doubts(in, c)
 	if c >= 0 {
 		row.take(in, c)
 	}
@@ -104,6 +104,8 @@ type before struct {
 	version   Version
 	ambiguous bool
 	hi        int64
+	// mixed: the version of the row shares a second with that of the input (sharesSecond).
+	mixed bool
 }
 
 // shareJSON gives the JSON of the row's state to the members of the same exact state that were stored without it.
@@ -141,6 +143,20 @@ func (row *Row) doubts(in Input, c int) bool {
 		return false
 	}
 	return c < 0 && in.Hi >= row.Lo || c > 0 && row.Hi >= in.Lo
+}
+
+// sharesSecond tells whether of the versions of two events one names a whole second and the other a moment within it, so
+// their order is not known. The one that loses may be later than an event that arrives next, so equal states prove nothing.
+func (row *Row) sharesSecond(in Input, c int) bool {
+	const second = 1_000_000
+	lower, end, upper := row.Version, row.Hi, in.Version
+	if c < 0 {
+		lower, end, upper = in.Version, in.Hi, row.Version
+	}
+	if lower.Final || upper.Final || lower.At%second != 0 || end < lower.At+second-1 || !lower.Timed() {
+		return false
+	}
+	return upper.At > lower.At && upper.At < lower.At+second && !in.Look && !row.HasLook()
 }
 
 // HasLook says whether one of the row's contents came from a look.
@@ -187,6 +203,9 @@ func (row *Row) outcome(in Input, c int, doubt bool, old before) Decision {
 	switch {
 	case c >= 0 && row.Ambiguous:
 		return row.decide(Ambiguous, row.tieReason())
+	case old.mixed:
+		return row.decide(Ambiguous, "one event tells whole seconds and another a moment within the same second, so nothing proves "+
+			"which came later; the version decides ("+row.Version.String()+") and a refetch is pending")
 	case doubt:
 		return row.decide(Ambiguous, "nothing proves which came later, a look or an event; the version decides ("+
 			row.Version.String()+") and a look is owed")

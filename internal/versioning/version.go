@@ -15,7 +15,8 @@ import (
 //   - 1: the first.
 //   - 2: GitHub's fields that its webhooks or its API tell alone, or that are counted in assets, and Stripe's links and secrets that are rendered anew in each answer or are given once, and what a reader of cards says of itself, are left out; a look without an own version has rank 0.
 //   - 3: times that order the objects of a declared sender are cut to whole seconds where they are read from more than one
-//     field; else a clock of milliseconds would beat one of whole seconds for ever.
+//     field; else a clock of milliseconds would beat one of whole seconds for ever. Two events are undecided where one names
+//     a whole second and the other a moment within it.
 const RuleVersion = 3
 
 // Version is a point on the provider's own clock, compared in the order of its fields. Times are microseconds.
