@@ -32,14 +32,7 @@ func TestAStopEndsAStep(t *testing.T) {
 			if err := runs.Change(t.Context(), b.operator, run, to); err != nil {
 				t.Fatal(err)
 			}
-			testkit.Eventually(t, time.Minute, func() error {
-				var by string
-				err := b.operator.QueryRow(t.Context(), `SELECT leased_by FROM checkpoints WHERE run = $1`, run).Scan(&by)
-				if err == nil && by != "" {
-					err = errors.New("held by " + by)
-				}
-				return err
-			})
+			b.leaseEnds(t, run)
 			r.stop()
 			if said := r.said.String(); strings.Contains(said, "lost") || strings.Contains(said, "WARN") || !strings.Contains(said, `msg="run stopped"`) || !strings.Contains(said, "status="+string(to)) {
 				t.Error(said)
@@ -70,20 +63,26 @@ func TestAStoppedRunIsNotLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			close(release)
-			testkit.Eventually(t, time.Minute, func() error {
-				var by string
-				err := b.operator.QueryRow(t.Context(), `SELECT leased_by FROM checkpoints WHERE run = $1`, run).Scan(&by)
-				if err == nil && by != "" {
-					err = errors.New("held by " + by)
-				}
-				return err
-			})
+			b.leaseEnds(t, run)
 			r.stop()
 			if said := r.said.String(); strings.Contains(said, "lost") || !strings.Contains(said, `msg="run stopped"`) || !strings.Contains(said, "status="+string(to)) {
 				t.Error(said)
 			}
 		})
 	}
+}
+
+// leaseEnds waits until the process has given back the lease of a run, which a run that was cancelled no longer shows.
+func (b *testBundle) leaseEnds(t *testing.T, run int64) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		var by string
+		err := b.operator.QueryRow(t.Context(), `SELECT leased_by FROM checkpoints WHERE run = $1`, run).Scan(&by)
+		if err == nil && by != "" {
+			err = errors.New("held by " + by)
+		}
+		return err
+	})
 }
 
 // What a run meets after a person has stopped it is no trouble of its own: it is not put off, and goes on at once when it may.
@@ -103,7 +102,7 @@ func TestAStoppedRunMeetsNoTrouble(t *testing.T) {
 				return "", errors.New("refused by the database, since the run is not running")
 			}})
 			<-ended
-			b.until(t, run, "let go", func(r *runs.Run) bool { return r.HeldBy == "" })
+			b.leaseEnds(t, run)
 			r.stop()
 			if got := b.show(t, run); got.Status != to || got.Detail != "" || got.Troubles != 0 {
 				t.Errorf("%+v", got)
