@@ -461,9 +461,11 @@ func (e *examination) eventDelays(ctx context.Context) error {
 		if least < 0 {
 			found = fmt.Sprintf("events of source %s are stamped up to %s ahead of PostgreSQL's clock", s.Name, (-least).Round(time.Millisecond))
 		}
-		e.add(unless(least.Abs() <= reconcile.EventDelayAllowed, Warn), "postgres.event_delay", fmt.Sprintf("%s; refetches allow for %s", found, reconcile.EventDelayAllowed),
-			"check PostgreSQL's clock. If it is right, the provider delivers late or its clock is wrong: an object that changes while it is refetched may keep the "+
-				"older state until it changes again. postern reconcile "+s.Name+" --objects finds such objects: have a schedule run it")
+		allowed := reconcile.EventDelayAllowed
+		e.add(unless(least.Abs() <= allowed, Warn), "postgres.event_delay", fmt.Sprintf("%s; refetches allow for %s", found, allowed),
+			"check PostgreSQL's clock. If it is right, the provider delivers late or its clock is wrong: an object that "+
+				"changes while it is refetched may keep the older state until it changes again. "+
+				"postern reconcile "+s.Name+" --objects finds such objects: have a schedule run it")
 	}
 	return nil
 }

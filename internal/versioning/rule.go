@@ -47,7 +47,8 @@ func Apply(row *Row, in Input) Decision {
 	}
 	if row.wentBack(in, c) {
 		row.raiseLook(in.Hi)
-		return row.decide(Ambiguous, WentBack+" ("+describeAt(in.Version.At)+") than the stored one ("+row.Version.String()+"); a refetch is pending")
+		return row.decide(Ambiguous, WentBack+" ("+describeAt(in.Version.At)+") than the stored one ("+
+			row.Version.String()+"); a refetch is pending")
 	}
 	row.oweLook(in, c, doubt, max(old.hi, in.Hi))
 	return row.outcome(in, c, doubt, old)
@@ -78,7 +79,8 @@ func (row *Row) beforeOverwrite(in Input) Decision {
 		"a refetch is pending")
 }
 
-// earliest is the time of the provider's clock that an overwriting refetch must not begin after, if the input is to win over it.
+// earliest returns the provider time up to which an overwriting refetch may begin if the input is to
+// change the row after it.
 func (in *Input) earliest() int64 {
 	if in.Look {
 		return in.Lo
@@ -89,7 +91,10 @@ func (in *Input) earliest() int64 {
 // wentBack tells whether a refetch answers an older version of the object's own than the row has, although it began after
 // everything that the row contains. The API lags behind its webhooks, or the provider was restored from a backup.
 func (row *Row) wentBack(in Input, c int) bool {
-	return c < 0 && in.Look && in.Own && in.State.Hash != row.State.Hash && in.Version.At < row.Version.At && row.Hi < in.Lo && !row.Version.Final && !row.onlySeen()
+	if row.Version.Final || row.onlySeen() || !in.Look || !in.Own || in.State.Hash == row.State.Hash {
+		return false
+	}
+	return c < 0 && in.Version.At < row.Version.At && row.Hi < in.Lo
 }
 
 // resurrects says whether a look has found alive what was deleted for good: one that began after the delete, and whose own version, if it has one, is not from
