@@ -109,8 +109,8 @@ type APIList struct {
 	Next APINext `yaml:"next,omitempty"`
 }
 
-// APINext is how the following page is found, by one of field, address, link, last and window. Pages by number or offset are not read: what is made or
-// deleted meanwhile moves all that follows, so that objects would be skipped.
+// APINext is how the following page is found, by one of field, address, link, last and window. A number or an offset must be
+// one that the API tells: what is made or deleted meanwhile moves all that follows, so such pages are read twice.
 type APINext struct {
 	// Field is the path in the answer of the next page's {cursor}, e.g. meta.next_cursor; the last page has none.
 	Field string `yaml:"field,omitempty"`

@@ -91,6 +91,7 @@ func TestLivesOfAnyAPI(t *testing.T) {
 		"killed":                    {ward: with("field", seconds), before: 20, between: 15, deaths: 30, hides: 20},
 		"by addresses, bad API":     {ward: with("address", troubles), before: 15, between: 15, deaths: 15, wrongKey: 20, hides: 20},
 		"by links":                  {ward: with("link", seconds), before: 15, between: 15, deaths: 15},
+		"by numbers":                {ward: with("page", seconds), before: 15, between: 15, deaths: 15},
 		"by the last one":           {ward: with("last", troubles), before: 15, between: 15, deaths: 15},
 		"by the time of the change": {ward: with("window", same), before: 15, between: 15, deaths: 15},
 		"whole":                     {ward: with("whole", same), before: 15, between: 15, deaths: 15, hides: 20},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
@@ -21,6 +22,7 @@ var pagings = map[string][]string{
 	"link":    {"/lists/field", "/lists/link", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {link: true}"},
 	"last":    {"/lists/field", "/lists/last", "next: {field: meta.next}", "next: {last: key, more: more}"},
 	"window":  {"/lists/field", "/lists/window", `after: "{cursor}", `, "", "next: {field: meta.next}", "next: {window: true}"},
+	"page":    {"/lists/field", "/lists/page", `after: "{cursor}"`, `page: "{cursor}"`},
 	"whole":   {"/lists/field", "/lists/whole", `query: {limit: "{limit}", after: "{cursor}", since: "{since}", until: "{until}"}`, "", "            items: items", "", "next: {field: meta.next}", "partial: true"},
 }
 
@@ -153,6 +155,44 @@ func TestNothingIsMissingBySlip(t *testing.T) {
 			b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, slip) })
 			if wrong := b.differs(t); len(wrong) > 0 {
 				t.Error(wrong)
+			}
+		})
+	}
+}
+
+// TestReconcile_deletesBetweenCountedPages deletes the first of 43 things, of which no webhook came, before the second page is
+// answered: once, so that nothing is missing after the run, or each time, so that the type is not reported as complete.
+func TestReconcile_deletesBetweenCountedPages(t *testing.T) {
+	t.Parallel()
+	for deletes, want := range map[int]string{1: "", 20: "objects move between its pages all the time"} {
+		t.Run(fmt.Sprint(deletes, " deletes"), func(t *testing.T) {
+			t.Parallel()
+			b := newDescribed(t, append([]string{"limit: 100", "limit: 10"}, pagings["page"]...)...)
+			for i := range 43 {
+				b.fake.Set(fmt.Sprintf("t%02d", i), "x", time.Second)
+			}
+			b.fake.Advance(time.Minute)
+			deleted := 0
+			b.change = func(call provider.Call) {
+				if call.Query.Get("page") == "2" && deleted < deletes {
+					b.fake.Set(fmt.Sprintf("t%02d", deleted), "", time.Millisecond)
+					deleted++
+				}
+			}
+			b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner.Carry})
+			run := b.askOnly(t, reconcile.Order{What: reconcile.Objects, Type: "thing", Full: true})
+			if want != "" {
+				if r := b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, want) }); r.Status == runs.Done {
+					t.Errorf("the run is done with %v", r.Counts)
+				}
+				return
+			}
+			r := b.Until(t, run, func(r *runs.Run) bool { return r.Status == runs.Done })
+			for _, w := range b.differs(t) {
+				if strings.HasPrefix(w, "t00 ") {
+					continue // deleted after it was listed
+				}
+				t.Errorf("%s (counts %v)", w, r.Counts)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,8 @@ type described struct {
 	fake     *restfake.Fake
 	endpoint config.Endpoint
 	runner   *reconcile.Runner
+	// change is called before each call of the runner.
+	change func(provider.Call)
 }
 
 const things = "things"
@@ -59,6 +62,19 @@ func newDescribed(t *testing.T, edits ...string) *described {
 	return b
 }
 
+// changingCaller makes calls after the changes that a test makes before each.
+type changingCaller struct {
+	reconcile.Caller
+	of *described
+}
+
+func (c changingCaller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+	if c.of.change != nil {
+		c.of.change(call)
+	}
+	return c.Caller.Do(ctx, call)
+}
+
 // sourceRunner carries out reconciliations of the source over HTTP.
 func (b *described) sourceRunner(t *testing.T) *reconcile.Runner {
 	t.Helper()
@@ -73,7 +89,7 @@ func (b *described) sourceRunner(t *testing.T) *reconcile.Runner {
 	}
 	t.Cleanup(c.Close)
 	s := &reconcile.Sources{}
-	s.Replace(&reconcile.Source{Name: things, Number: b.Source, Config: b.endpoint.Source, API: b.endpoint.API, Provider: b.endpoint.Provider, Reader: b.endpoint.Reader, Caller: c})
+	s.Replace(&reconcile.Source{Name: things, Number: b.Source, Config: b.endpoint.Source, API: b.endpoint.API, Provider: b.endpoint.Provider, Reader: b.endpoint.Reader, Caller: changingCaller{c, b}})
 	settings := reconcile.DefaultSettings
 	settings.Again = 10 * time.Millisecond
 	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Processor: b.proc, Sources: s, Settings: settings}

@@ -309,8 +309,32 @@ func TestListOfOneSecond(t *testing.T) {
 	l.fake.Advance(time.Minute)
 	ids[l.fake.Open(0)] = true
 	got := l.all(t, "issue", time.Time{}, func() {})
-	if len(got) != len(ids) || l.pages > 8 { // four that are counted, three of them again
+	if len(got) != len(ids) || l.pages > 9 { // four that are counted, each of them again
 		t.Errorf("%d of %d, in %d pages", len(got), len(ids), l.pages)
+	}
+}
+
+// TestLists_issuesOfOneSecond_editsMoveNothingOutOfSight edits issues between the pages of a list by time of change, where so
+// many changed in one second that their pages are counted. Each edit moves its issue to the end of the list.
+func TestLists_issuesOfOneSecond_editsMoveNothingOutOfSight(t *testing.T) {
+	t.Parallel()
+	l := newListing(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond})
+	var ids []string
+	for range 250 {
+		ids = append(ids, l.fake.Open(0))
+	}
+	l.fake.Advance(time.Minute)
+	edits := ids[:10]
+	got := l.all(t, "issue", time.Time{}, func() {
+		if len(edits) > 0 {
+			l.fake.Edit(edits[0])
+			edits = edits[1:]
+		}
+	})
+	for _, id := range ids {
+		if _, ok := got[id]; !ok {
+			t.Errorf("issue %s is not listed, in %d pages", id, l.pages)
+		}
 	}
 }
 

@@ -35,7 +35,7 @@ type list struct {
 }
 
 // lists are by type. Issues and comments are paged by time: each page begins at the updated_at of the last one's end, so that nothing which is changed or
-// deleted meanwhile moves another object out of sight. Pull requests are never deleted, so the page of one, in the order of creation, never
+// deleted meanwhile moves another object out of sight, but where more than a page changed in one second, whose pages are counted. Pull requests are never deleted, so the page of one, in the order of creation, never
 // changes. Of releases, deployments and comments on commits a delete moves the later ones to the page before, and of more
 // than 100 milestones another due date moves one: provider.NextCounted reads pages again until nothing moves.
 //
@@ -133,11 +133,16 @@ func (GitHub) ObjectPage(_ *provider.Source, api *provider.API, _, objectType, c
 		}
 	}
 	more := l.path != "" && len(following(header)) > 0
-	if next = l.after(api, at, more, last); l.fixed || l.byChange {
-		return page, next, nil
+	after := l.after(api, at, more, last)
+	if l.fixed {
+		return page, after, nil
 	}
 	counts := func(cursor string) bool { return readSpot(api, cursor).page > 1 }
-	if next, err = provider.NextCounted(cursor, next, ids, counts); err != nil {
+	next, err = provider.NextCounted(cursor, after, ids, counts)
+	switch {
+	case err != nil && l.byChange: // each change moves an object of such a list, so a busy one never stands still
+		return page, after, nil
+	case err != nil:
 		return nil, "", fmt.Errorf("read list of %s: %w", objectType, err)
 	}
 	return page, next, nil
@@ -165,7 +170,7 @@ func (l list) read(objectType string, raw []byte) (one *provider.Listed, id stri
 }
 
 // after is the cursor of the page after one, "" behind the last repository. A list by time goes on at the last time of the page, which it tells again, with the second before it. Where that is not past the time
-// that the page began at, more objects than a page holds changed within these two seconds, and it goes on by page until it is past them: only there a delete could hide another object.
+// that the page began at, more objects than a page holds changed within these two seconds, and it goes on by page until it is past them: only there a change or a delete could hide another object.
 func (l list) after(api *provider.API, at spot, more bool, last int64) string {
 	switch {
 	case more && l.byChange && last > at.since:

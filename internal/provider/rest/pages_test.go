@@ -112,7 +112,7 @@ func TestEveryPaging(t *testing.T) {
 			if len(told) != 28 || slices.Max(slices.Collect(maps.Values(told))) > 1 && kind != "window" && !strings.HasPrefix(kind, "page") {
 				t.Errorf("told %v", told)
 			}
-			if want := map[string]int{"last without more": 5, "window": 6, "page": 7, "page_link": 7}[kind]; pages != max(want, 4) {
+			if want := map[string]int{"last without more": 5, "window": 6, "page": 8, "page_link": 8}[kind]; pages != max(want, 4) {
 				t.Errorf("%d pages", pages)
 			}
 		})
