@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"io"
@@ -172,23 +173,23 @@ func (s *Server) read(v *visit, req *http.Request) ([]byte, error) {
 	return readBody(req, v.ep.MaxBody, &v.upload)
 }
 
-// firstStep is the memory that a body gets before any of it has arrived, in bytes. Clients that announce much and send
-// nothing hold no more.
-const firstStep = 4 << 10
+// The memory of a body, in bytes. Its first bytes need none of their own, so clients that announce much and send nothing hold
+// nothing. After that it is a multiple of what has arrived: a client holds four times as much as it has sent, or twice where
+// that is much.
+const (
+	firstBytes = 512
+	firstStep  = 4 * firstBytes
+	secondStep = 4 * firstStep
+)
 
-// readBody reads a body into memory that doubles as the bytes arrive. A body whose length is known and small is read into
-// its last place at once. Errors: errFull, errSlow, errTooLarge, errBody.
+// readBody reads a body into memory that grows as the bytes arrive. Errors: errFull, errSlow, errTooLarge, errBody.
 func readBody(req *http.Request, maxBody int64, u *upload) ([]byte, error) {
 	most := maxBody + 1 // one more, to see the end without growing
 	if req.ContentLength >= 0 {
 		most = req.ContentLength + 1
 	}
-	var body []byte
-	for size := int64(firstStep); ; size *= 2 {
-		if err := u.grow(min(size, most)); err != nil {
-			return nil, err
-		}
-		body = append(make([]byte, 0, min(size, most)), body...)
+	body, size := u.first[:0:min(firstBytes, most)], int64(firstStep)
+	for {
 		for len(body) < cap(body) {
 			n, err := req.Body.Read(body[len(body):cap(body)])
 			body = body[:len(body)+n]
@@ -196,12 +197,20 @@ func readBody(req *http.Request, maxBody int64, u *upload) ([]byte, error) {
 				return nil, errTooLarge
 			}
 			if err == io.EOF { //nolint:errorlint // io.Reader promises the value itself
+				if u.size == 0 {
+					body = bytes.Clone(body) // it outlives the request
+				}
 				return body, u.complete()
 			}
 			if err != nil {
 				return nil, cmp.Or(u.complete(), error(errBody))
 			}
 		}
+		if err := u.grow(min(size, most)); err != nil {
+			return nil, err
+		}
+		body = append(make([]byte, 0, min(size, most)), body...)
+		size = max(2*size, secondStep)
 	}
 }
 

@@ -1,6 +1,7 @@
 package ingest_test
 
 import (
+	"bufio"
 	"flag"
 	"fmt"
 	"io"
@@ -98,56 +99,142 @@ func (a *slowBodies) connect(n int, request string) error {
 	return err
 }
 
-// A capacity of ingest.queue_bytes and an attack of 10 MiB/s, or the same part of both.
+// TestSlowBodies_unsigned_takeNoCapacityFromDeliveries has the capacity of ingest.queue_bytes and attacks of 10 MiB/s, or the
+// same part of both.
 func TestSlowBodies_unsigned_takeNoCapacityFromDeliveries(t *testing.T) {
 	t.Parallel()
 	scale := *slowBodyScale
 	large := 4 << 20 / scale
-	attacks := []slowBodies{
-		{name: "66 of 4 MiB after 512 KiB", clients: 66, announced: large, sent: large / 8},
-		{name: "36 of 4 MiB after 2 MiB", clients: 36, announced: large, sent: large / 2},
-		{name: "36 of 4 MiB after 2 MiB, chunked", clients: 36, announced: large, sent: large / 2, chunked: true},
-		{name: "400 of 64 KiB after 32 KiB", clients: 400 / scale, announced: 64 << 10, sent: 32 << 10},
-		{name: "4200 of 8 KiB after 4 KiB", clients: 4200 / scale, announced: 8 << 10, sent: 4 << 10},
-		{name: "8000 of 64 KiB after 16 KiB", clients: 8000 / scale, announced: 64 << 10, sent: 16 << 10},
-		{name: "8000 of 64 KiB after 16 KiB, chunked", clients: 8000 / scale, announced: 64 << 10, sent: 16 << 10, chunked: true},
-	}
-	for _, a := range attacks {
-		t.Run(a.name, func(t *testing.T) {
-			if scale > 1 {
-				t.Parallel()
+	for _, chunked := range []bool{false, true} {
+		t.Run(map[bool]string{false: "announced", true: "chunked"}[chunked], func(t *testing.T) {
+			for _, a := range []slowBodies{
+				{name: "66 after 512 KiB", clients: 66, sent: large / 8},
+				{name: "36 after 2 MiB", clients: 36, sent: large / 2},
+				{name: "400 after 32 KiB", clients: 400 / scale, sent: 32 << 10},
+				{name: "4200 after 4 KiB", clients: 4200 / scale, sent: 4 << 10},
+				{name: "8000 after 4 KiB", clients: 8000 / scale, sent: 4 << 10},
+				{name: "8000 after 16 KiB", clients: 8000 / scale, sent: 16 << 10},
+			} {
+				a.announced, a.chunked = large, chunked // as much as the source takes, which costs a client nothing
+				t.Run(a.name, func(t *testing.T) {
+					if scale > 1 {
+						t.Parallel()
+					}
+					a.beside(t, slowBodySetup(t, scale), 10<<20/scale)
+				})
 			}
-			b := setup(t, func(o *ingest.Options) {
-				o.Settings.QueueBytes = int64(256<<20) / int64(scale)
-				stripe := o.Endpoints["stripe"]
-				stripe.MaxBody = int64(large)
-				o.Endpoints["stripe"] = stripe
-			})
-			b.serve(t, time.Minute) // the attack ends only where the gateway ends it
-			a.sent++                // the gateway makes room for more
-			a.address = strings.TrimPrefix(b.url, "http://")
-			a.connected = make(chan struct{})
+		})
+	}
+}
+
+// slowBodySetup returns a gateway with that part of the default capacity.
+func slowBodySetup(t *testing.T, scale int) *testBundle {
+	t.Helper()
+	b := setup(t, func(o *ingest.Options) {
+		o.Settings.QueueBytes = int64(256<<20) / int64(scale)
+		for name, ep := range o.Endpoints {
+			ep.MaxBody = int64(4<<20) / int64(scale)
+			o.Endpoints[name] = ep
+		}
+	})
+	b.serve(t, time.Minute) // the attack ends only where the gateway ends it
+	return b
+}
+
+// beside runs the attack with that many bytes a second, and wants the deliveries beside it taken.
+func (a *slowBodies) beside(t *testing.T, b *testBundle, perSecond int) {
+	t.Helper()
+	a.sent++ // the gateway makes room for more
+	a.address = strings.TrimPrefix(b.url, "http://")
+	a.connected = make(chan struct{})
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() { a.run(stop, perSecond) })
+	<-a.connected
+	testkit.Eventually(t, 20*time.Second, func() error { // all clients are new, so none can be evicted yet
+		for n := range 5 {
+			if d, err := b.try(t.Context(), "stripe", b.invoice(t, 1+n)); err != nil || d.status != http.StatusOK {
+				return fmt.Errorf("delivery %d: status %d, %v", n, d.status, err)
+			}
+		}
+		return nil
+	})
+	taken, sent := b.deliverDuring(t, 3*time.Second, 20*time.Millisecond)
+	close(stop)
+	running.Wait()
+	t.Logf("%d of %d deliveries taken beside %d clients that sent %d KiB and connected again %d times; %.0f were evicted", taken, sent, a.clients,
+		a.bytes>>10, a.reconnect, b.counter(t, "postern_deliveries_total", "result=too_slow"))
+	if taken*100 < sent*98 {
+		t.Errorf("%d of %d deliveries taken, want at least 98 %%", taken, sent)
+	}
+}
+
+// TestSlowBodies_completedBeforeEviction_takeNoCapacityFromDeliveries has clients that begin a chunked body, wait for as long as
+// none is evicted, end it, and begin the next on the same connection. Each attack has the connections that ingest.max_connections
+// lets it have, and sends at most 10 MiB/s, or the same part of both.
+func TestSlowBodies_completedBeforeEviction_takeNoCapacityFromDeliveries(t *testing.T) {
+	t.Parallel()
+	const hold = 900 * time.Millisecond
+	scale := max(*slowBodyScale, 4) // each connection is two open files here
+	for _, first := range []int{0, 513, 2049} {
+		t.Run(fmt.Sprint(first, " bytes"), func(t *testing.T) {
+			b := slowBodySetup(t, scale)
+			begin := "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nTransfer-Encoding: chunked\r\n\r\n"
+			if first > 0 {
+				begin += fmt.Sprintf("%x\r\n%s\r\n", first, strings.Repeat("x", first))
+			}
+			clients := min(20_000/scale, int(hold.Seconds()*(10<<20))/scale/(len(begin)+len(lastChunk)))
 			stop := make(chan struct{})
 			var running sync.WaitGroup
-			running.Go(func() { a.run(stop, 10<<20/scale) })
-			<-a.connected
-			testkit.Eventually(t, 20*time.Second, func() error { // all clients are new, so none can be evicted yet
-				for n := range 5 {
-					if d, err := b.try(t.Context(), "stripe", b.invoice(t, 1+n)); err != nil || d.status != http.StatusOK {
-						return fmt.Errorf("delivery %d: status %d, %v", n, d.status, err)
-					}
-				}
-				return nil
-			})
-			taken, sent := b.deliverDuring(t, 3*time.Second, 20*time.Millisecond)
+			var requests atomic.Int64
+			for range clients {
+				running.Go(func() { holdBodies(strings.TrimPrefix(b.url, "http://"), begin, hold, stop, &requests) })
+			}
+			taken, sent := b.deliverDuring(t, 4*time.Second, 20*time.Millisecond)
 			close(stop)
 			running.Wait()
-			t.Logf("%d of %d deliveries taken beside %d clients that sent %d KiB and connected again %d times; %.0f were evicted", taken, sent, a.clients,
-				a.bytes>>10, a.reconnect, b.counter(t, "postern_deliveries_total", "result=too_slow"))
+			t.Logf("%d of %d deliveries taken beside %d clients with %d requests of %d bytes", taken, sent, clients, requests.Load(), len(begin)+len(lastChunk))
 			if taken*100 < sent*98 {
 				t.Errorf("%d of %d deliveries taken, want at least 98 %%", taken, sent)
 			}
+			if requests.Load() < int64(2*clients) {
+				t.Errorf("only %d requests of %d clients", requests.Load(), clients)
+			}
 		})
+	}
+}
+
+// lastChunk ends a chunked body.
+const lastChunk = "0\r\n\r\n"
+
+// holdBodies sends one request after the other over a connection, and waits before it ends each.
+func holdBodies(address, begin string, hold time.Duration, stop <-chan struct{}, requests *atomic.Int64) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	answers, tick := bufio.NewReader(conn), time.NewTicker(hold)
+	defer tick.Stop()
+	for {
+		if _, err := io.WriteString(conn, begin); err != nil {
+			return
+		}
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		if _, err := io.WriteString(conn, lastChunk); err != nil {
+			return
+		}
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		_ = answer.Body.Close()
+		requests.Add(1)
 	}
 }
 

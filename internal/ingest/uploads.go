@@ -51,6 +51,8 @@ type upload struct {
 	evicted bool
 	older   *upload
 	newer   *upload
+	// first are the first bytes, which are not counted in size.
+	first [firstBytes]byte
 }
 
 // grow makes the upload hold size bytes. Errors: errSlow where it was evicted, errFull where there is no capacity.
