@@ -1,11 +1,19 @@
 package ingest
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"io"
+	"net/http"
 	"net/http/httptest"
+	"os"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // interrupted is a response writer that counts the read deadlines that were set.
@@ -86,5 +94,119 @@ func TestUploads_largeBodies_leaveTheReserveToSmallOnes(t *testing.T) {
 	}
 	if err := errors.Join(large.grow(7*smallUpload+1), small.grow(smallUpload)); err != nil {
 		t.Error(err)
+	}
+}
+
+// slowBody is the body of a client that cannot sign: it sends its bytes at once, and ends the body after hold, or never
+// where hold is zero.
+type slowBody struct {
+	http.ResponseWriter
+	bytes       int
+	hold        time.Duration
+	interrupted chan struct{}
+	stop        <-chan struct{}
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.bytes > 0 {
+		n := min(len(p), b.bytes)
+		b.bytes -= n
+		return n, nil
+	}
+	var end <-chan time.Time
+	if b.hold > 0 {
+		end = time.After(b.hold)
+	}
+	select {
+	case <-end:
+		return 0, io.EOF
+	case <-b.interrupted:
+		return 0, os.ErrDeadlineExceeded
+	case <-b.stop:
+		return 0, io.ErrUnexpectedEOF
+	}
+}
+
+func (b *slowBody) Close() error { return nil }
+
+func (b *slowBody) SetReadDeadline(time.Time) error {
+	close(b.interrupted)
+	return nil
+}
+
+// slowBodies is an attack by clients that cannot sign. All of them together send a number of bytes a second; a client
+// whose body ended begins the next one.
+type slowBodies struct {
+	name          string
+	clients, sent int
+	hold          time.Duration
+}
+
+// run has all clients send until the context ends. Each announces that many bytes, or none where that is negative.
+func (a slowBodies) run(ctx context.Context, pool *uploads, maxBody, announced, perSecond int64) {
+	size := a.sent + 100 // with the headers
+	line := rate.NewLimiter(rate.Limit(perSecond), size)
+	var clients sync.WaitGroup
+	for range a.clients {
+		clients.Go(func() {
+			for line.WaitN(ctx, size) == nil {
+				body := &slowBody{bytes: a.sent, hold: a.hold, interrupted: make(chan struct{}), stop: ctx.Done()}
+				u := &upload{pool: pool, writer: body}
+				_, _ = readBody(&http.Request{Body: body, ContentLength: announced}, maxBody, u)
+				u.release()
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// TestReadBody_besideSlowBodies_isNotRefused has the capacity of the default settings and attacks of 10 MiB a second, in
+// the time of a bubble. BenchmarkSlowBodies has the same attacks over real connections.
+func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
+	t.Parallel()
+	const maxBody, perSecond, during = 4 << 20, 10 << 20, 10 * time.Second
+	for _, a := range []slowBodies{
+		{name: "66 after 512 KiB", clients: 66, sent: 512<<10 + 1}, // the gateway makes room for more
+		{name: "36 after 2 MiB", clients: 36, sent: 2<<20 + 1},
+		{name: "400 after 32 KiB", clients: 400, sent: 32<<10 + 1},
+		{name: "4200 after 4 KiB", clients: 4200, sent: 4<<10 + 1},
+		{name: "8000 after 4 KiB", clients: 8000, sent: 4<<10 + 1},
+		{name: "8000 after 16 KiB", clients: 8000, sent: 16<<10 + 1},
+		{name: "16000 that end after 513 bytes", clients: 16000, sent: 513, hold: evictAfter * 9 / 10},
+		{name: "16000 that end after 2049 bytes", clients: 16000, sent: 2049, hold: evictAfter * 9 / 10},
+	} {
+		for encoding, announced := range map[string]int64{"announced": maxBody, "chunked": -1} {
+			t.Run(a.name+"/"+encoding, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					pool := new(uploads)
+					pool.setLimits(256<<20, maxBody)
+					ctx, stop := context.WithCancel(t.Context())
+					var running sync.WaitGroup
+					running.Go(func() { a.run(ctx, pool, maxBody, announced, perSecond) })
+					var refused, sent int
+					var most int64
+					for began := time.Now(); time.Since(began) < during; time.Sleep(20 * time.Millisecond) {
+						most = max(most, pool.inUse())
+						size := []int{2 << 10, 200 << 10}[sent%2]
+						u := &upload{pool: pool, writer: new(slowBody)}
+						body := io.NopCloser(bytes.NewReader(make([]byte, size)))
+						if read, err := readBody(&http.Request{Body: body, ContentLength: int64(size)}, maxBody, u); err != nil || len(read) != size {
+							refused++
+						}
+						u.release()
+						sent++
+					}
+					stop()
+					running.Wait()
+					t.Logf("%d of %d deliveries refused; at most %d of %d KiB were held", refused, sent, most>>10, pool.capacity>>10)
+					if refused > 0 {
+						t.Errorf("%d of %d deliveries refused", refused, sent)
+					}
+					if pool.used != 0 {
+						t.Errorf("%d bytes are held after all ended", pool.used)
+					}
+				})
+			})
+		}
 	}
 }
