@@ -399,6 +399,16 @@ ALTER TABLE postern.events OWNER TO postern_maintenance;
 
 COMMENT ON COLUMN postern.events.body IS 'exact bytes of the delivery; null where another event of the same delivery (delivery_id) holds them';
 
+CREATE TABLE postern.redacted (
+    event bigint NOT NULL,
+    run bigint NOT NULL,
+    at timestamp with time zone NOT NULL
+);
+
+ALTER TABLE postern.redacted OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.redacted IS 'events whose body and headers were cleared, also of those that retention has dropped since';
+
 CREATE TABLE postern.sources (
     number integer NOT NULL,
     name text NOT NULL,
@@ -426,7 +436,10 @@ CREATE VIEW mirror.events AS
     e.delivery_index,
     e.body,
     postern.body_json(e.body) AS body_json,
-    ((e.body IS NOT NULL) AND (postern.body_json(e.body) IS NULL)) AS body_json_omitted
+    ((e.body IS NOT NULL) AND (postern.body_json(e.body) IS NULL)) AS body_json_omitted,
+    (EXISTS ( SELECT
+           FROM postern.redacted r
+          WHERE (r.event = e.id))) AS redacted
    FROM (postern.events e
      JOIN postern.sources s ON ((s.number = e.source)));
 
@@ -437,6 +450,8 @@ COMMENT ON VIEW mirror.events IS 'the log: body holds the exact bytes, body_json
 COMMENT ON COLUMN mirror.events.body_json IS 'the body as jsonb; null where jsonb cannot hold it, or only with numbers of more than 300 digits';
 
 COMMENT ON COLUMN mirror.events.body_json_omitted IS 'the event has a body, and body_json is null: read body';
+
+COMMENT ON COLUMN mirror.events.redacted IS 'body and headers were cleared for good';
 
 CREATE TABLE postern.objects (
     source integer NOT NULL,
@@ -497,13 +512,16 @@ CREATE VIEW mirror.objects AS
     o.last_event_id,
     o.rule_version,
     o.created_at,
-    o.updated_at
+    o.updated_at,
+    ((o.tie_set = '[]'::jsonb) AND (o.version_at > '-9223372036854775808'::bigint)) AS redacted
    FROM (postern.objects o
      JOIN postern.sources s ON ((s.number = o.source)));
 
 ALTER TABLE mirror.objects OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.objects IS 'the mirror: one row per object; contract kept across versions';
+
+COMMENT ON COLUMN mirror.objects.redacted IS 'the state was cleared for good; a newer event or refetch makes it false again';
 
 CREATE TABLE postern.outcomes (
     event_id bigint NOT NULL,
@@ -1122,16 +1140,6 @@ ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
-
-CREATE TABLE postern.redacted (
-    event bigint NOT NULL,
-    run bigint NOT NULL,
-    at timestamp with time zone NOT NULL
-);
-
-ALTER TABLE postern.redacted OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.redacted IS 'events whose body and headers were cleared, also of those that retention has dropped since';
 
 CREATE TABLE postern.redactions (
     run bigint NOT NULL,
@@ -1762,6 +1770,10 @@ GRANT SELECT,INSERT ON TABLE postern.events TO postern_gateway;
 GRANT SELECT ON TABLE postern.events TO postern_processor;
 GRANT SELECT ON TABLE postern.events TO postern_operator;
 
+GRANT SELECT ON TABLE postern.redacted TO postern_operator;
+GRANT SELECT ON TABLE postern.redacted TO postern_processor;
+GRANT SELECT ON TABLE postern.redacted TO postern_gateway;
+
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_gateway;
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_processor;
 GRANT SELECT ON TABLE postern.sources TO postern_operator;
@@ -1849,6 +1861,8 @@ GRANT SELECT(source) ON TABLE postern.event_conflicts TO postern_processor;
 
 GRANT SELECT(account) ON TABLE postern.event_conflicts TO postern_processor;
 
+GRANT SELECT(headers) ON TABLE postern.event_conflicts TO postern_processor;
+
 GRANT SELECT(body) ON TABLE postern.event_conflicts TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.event_keys TO postern_gateway;
@@ -1876,10 +1890,6 @@ GRANT SELECT ON TABLE postern.notifications TO postern_operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
 GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 
-GRANT SELECT ON TABLE postern.redacted TO postern_operator;
-GRANT SELECT ON TABLE postern.redacted TO postern_processor;
-GRANT SELECT ON TABLE postern.redacted TO postern_gateway;
-
 GRANT SELECT ON TABLE postern.redactions TO postern_operator;
 GRANT SELECT ON TABLE postern.redactions TO postern_processor;
 
@@ -1889,6 +1899,10 @@ GRANT SELECT ON TABLE postern.rejections TO postern_operator;
 GRANT SELECT(id) ON TABLE postern.rejections TO postern_processor;
 
 GRANT SELECT(source) ON TABLE postern.rejections TO postern_processor;
+
+GRANT SELECT(detail) ON TABLE postern.rejections TO postern_processor;
+
+GRANT SELECT(headers) ON TABLE postern.rejections TO postern_processor;
 
 GRANT SELECT(body) ON TABLE postern.rejections TO postern_processor;
 

@@ -118,7 +118,7 @@ func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Po
 	walk := lister[reconcile.Difference]{query: func(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[reconcile.Difference], error) {
 		return admin.Differences(ctx, pool, run, values)
 	}}
-	err = walk.pages(ctx, pool, values, limit, func(some []reconcile.Difference) error {
+	_, err = walk.pages(ctx, pool, values, limit, func(some []reconcile.Difference) error {
 		found = append(found, some...)
 		return nil
 	})

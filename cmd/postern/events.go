@@ -24,8 +24,9 @@ var eventLister = lister[events.Item]{
 	example: `  postern events list
   postern events list --source stripe --type 'invoice.*' --since 2h
   postern events list --object-type invoice --object-id in_1Postern0Jan0001
+  postern events list --mentions cus_1Postern,ada@example.com --since 30d
   postern events list --status dead --limit 0 -o json`,
-	params:  admin.EventParams,
+	params:  admin.EventListParams,
 	query:   admin.Events,
 	columns: eventColumns,
 	none:    "No events.",

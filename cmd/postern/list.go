@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -41,17 +43,28 @@ func (l lister[T]) command(c *cli) *cobra.Command {
 		values := filterValues(cmd, l.params)
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
 			out := &sink[T]{out: cmd.OutOrStdout(), json: c.output == "json", columns: l.columns, none: l.none}
-			if err := l.pages(cmd.Context(), pool, values, limit, out.add); err != nil {
+			searched, err := l.pages(cmd.Context(), pool, values, limit, out.add)
+			if err != nil {
 				return err
 			}
-			return out.end()
+			if err := out.end(); err != nil || searched.IsZero() {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "postern: searched back to %s; go on with --until %s\n", searched,
+				events.Instant{Time: searched.Add(time.Millisecond)})
+			return err
 		})
 	}
 	return cmd
 }
 
-// pages walks as many pages as the limit needs: a page may be short and still not be the last.
-func (l lister[T]) pages(ctx context.Context, pool *pgxpool.Pool, values url.Values, limit int, take func([]T) error) error {
+// searchWithin is how long a search of contents goes on, one page after the other.
+const searchWithin = 20 * time.Second
+
+// pages walks as many pages as the limit needs: a page may be short and still not be the last. It returns how far back a
+// search of contents has looked that did not look at all.
+func (l lister[T]) pages(ctx context.Context, pool *pgxpool.Pool, values url.Values, limit int, take func([]T) error) (searched events.Instant, err error) {
+	began := time.Now()
 	for left := limit; ; {
 		size := events.MaxLimit
 		if limit > 0 {
@@ -60,14 +73,15 @@ func (l lister[T]) pages(ctx context.Context, pool *pgxpool.Pool, values url.Val
 		values.Set("limit", strconv.Itoa(size))
 		page, err := l.query(ctx, pool, values)
 		if err != nil {
-			return err
+			return searched, err
 		}
 		if err := take(page.Items); err != nil {
-			return err
+			return searched, err
 		}
 		left -= len(page.Items)
-		if page.Next == "" || limit > 0 && left == 0 {
-			return nil
+		searching := !page.SearchedTo.IsZero()
+		if page.Next == "" || limit > 0 && left == 0 || searching && time.Since(began) > searchWithin {
+			return page.SearchedTo, nil
 		}
 		values.Set("cursor", page.Next)
 	}

@@ -48,7 +48,8 @@ func flags(o versioning.View) string {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.LookAfter.IsZero(), "look owed"}, {o.Repaired, "repaired"}} {
+	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.LookAfter.IsZero(), "look owed"}, {o.Repaired, "repaired"},
+		{o.Redacted, "redacted"}} {
 		if f.set && text != "" {
 			text += ", "
 		}
@@ -101,6 +102,7 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 		"look owed", noUnless(!o.LookAfter.IsZero(), "begun after "+o.LookAfter.String()+" on the provider's clock; the state may be incomplete until then"),
 		"settled", noUnless(!o.Settled.IsZero(), "what was received before "+o.Settled.String()+" does not count: a person had a look of then win"),
 		"repaired", noUnless(o.Repaired, "yes: the state differs from the body where PostgreSQL's JSON cannot hold it; events show --raw has the truth"),
+		"redacted", noUnless(o.Redacted, "yes: the state was cleared for good; a newer event or refetch fills it again"),
 		"last event", last,
 		"outcome", outcome)
 	if err != nil {

@@ -30,12 +30,17 @@ func newRedactCommand(c *cli) *cobra.Command {
 		Long: `Clear events for good: body and headers, the state of objects that they made, conflicts and refused deliveries of the same content. Keys, outcomes and
 versions stay, so that a duplicate stays one and nothing older comes back; an audit keeps who had it done and why. It shows first how much that is and asks.
 
+To erase a person, give --mentions with all ids and e-mail addresses of that person: it finds each event, object, effect and
+refused delivery that mentions one of them as a whole word. --object clears one object, and the preview says what else
+mentions it.
+
 A running processor carries it out, and erases the messages that the feeds still hold. It cannot
 clear what consumers made of them, exports and backups. Files of the database keep dead rows until
 their space is used again. Files of NATS keep messages that left a stream before until NATS removes
 their block. Nothing brings back what is redacted.`,
 		Example: `  postern redact --event evt_1 --reason 'ticket 17' --preview
   postern redact --source shop --object-type customer --object 7 --reason 'ticket 18'
+  postern redact --mentions cus_1Postern,ada@example.com --reason 'ticket 19' --preview
   postern redact --source shop --path '$.customer.email' --value - --reason 'ticket 19' --yes
   postern redact pending
   postern redact --from-event 1882151976960000001 --reason 'asked for by the shop'`,
@@ -57,18 +62,28 @@ their block. Nothing brings back what is redacted.`,
 	return cmd
 }
 
-// readValue takes the value from standard input where - is given for it.
+// readValue takes the value or the mentions from standard input where - is given for them: a line each.
 func readValue(in io.Reader, values url.Values) error {
-	if values.Get("value") != "-" {
-		return nil
+	lines := bufio.NewReader(in)
+	if values.Get("value") == "-" {
+		line, err := lines.ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read the value: %w", err)
+		}
+		values.Set("value", strings.TrimSpace(line))
 	}
-	line, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the value: %w", err)
+	if values.Get("mentions") == "-" {
+		all, err := io.ReadAll(io.LimitReader(lines, maxMentionText))
+		if err != nil {
+			return fmt.Errorf("read the mentions: %w", err)
+		}
+		values.Set("mentions", strings.TrimSpace(string(all)))
 	}
-	values.Set("value", strings.TrimSpace(line))
 	return nil
 }
+
+// maxMentionText bounds what is read of mentions, in bytes.
+const maxMentionText = 64 << 10
 
 func (r *redacting) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
 	ctx, out, reason := cmd.Context(), cmd.OutOrStdout(), strings.TrimSpace(values.Get("reason"))
@@ -147,6 +162,7 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		lines = append(lines, fmt.Sprintf("%s looked at cannot be read as JSON or a form, as event %d: there was looked for the value as it stands, which finds none that is written otherwise.",
 			counted(int(p.Unread), "event"), p.FirstUnread))
 	}
+	lines = append(lines, sharedLines(p)...)
 	if p.Events+p.Dropped+p.Objects == 0 {
 		return strings.Join(append(lines, "No events are chosen."), "\n")
 	}
@@ -155,6 +171,13 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		stored = fmt.Sprintf(", stored %s to %s", p.From, p.To)
 	}
 	lines = append(lines, fmt.Sprintf("%s of %s%s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), stored))
+	if len(p.Types) > 1 {
+		lines = append(lines, "Chosen: "+typeWords(p.Types)+".")
+	}
+	if len(p.Others) > 0 {
+		lines = append(lines, "Mentioned elsewhere, and stays: "+typeWords(p.Others)+".",
+			"To clear that too, give --mentions with the ids and e-mail addresses of the person, instead of --object.")
+	}
 	if p.Already > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them are redacted already.", p.Already))
 	}
@@ -165,6 +188,38 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what they left in objects is cleared.", strconv.FormatInt(p.Dropped, 10)))
 	}
 	return strings.Join(append(lines, notCleared), "\n")
+}
+
+// sharedLines tell what is left since it names another person too.
+func sharedLines(p *redaction.Preview) []string {
+	if len(p.SharedTypes) == 0 {
+		return nil
+	}
+	var kinds []string
+	for _, t := range p.SharedTypes {
+		kinds = append(kinds, t.Type)
+	}
+	return []string{"Names another person too, and stays: " + typeWords(p.SharedTypes) + ".",
+		"To clear that too, give --include " + strings.Join(kinds, ",") + "."}
+}
+
+// typeWords are counts by type: invoice (2 objects, 5 events, such as in_1).
+func typeWords(types []redaction.TypeCount) string {
+	var all []string
+	for _, t := range types {
+		var parts []string
+		if t.Objects > 0 {
+			parts = append(parts, counted(int(t.Objects), "object"))
+		}
+		if t.Events > 0 {
+			parts = append(parts, counted(int(t.Events), "event"))
+		}
+		if t.Example != "" {
+			parts = append(parts, "such as "+t.Example)
+		}
+		all = append(all, fmt.Sprintf("%s (%s)", t.Type, strings.Join(parts, ", ")))
+	}
+	return strings.Join(all, ", ")
 }
 
 var requestColumns = []column[redaction.Request]{
@@ -218,6 +273,9 @@ func redactionCounts(counts map[string]int64) string {
 	}
 	if n := counts[redaction.CountRequests]; n > 0 {
 		parts = append(parts, counted(int(n), "request")+" left to be answered")
+	}
+	if n := counts[redaction.CountShared]; n > 0 {
+		parts = append(parts, counted(int(n), "event")+" left that name another person too")
 	}
 	if n := counts[redaction.CountUnread]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d could not be read", n))

@@ -87,7 +87,7 @@ func newAgain(ctx context.Context, c *cli, pool *pgxpool.Pool, args []string, va
 	}
 	if len(args) == 0 {
 		list := lister[ingest.Rejected]{query: admin.Rejections}
-		err = list.pages(ctx, pool, values, 0, func(found []ingest.Rejected) error {
+		_, err = list.pages(ctx, pool, values, 0, func(found []ingest.Rejected) error {
 			for _, r := range found {
 				a.ids = append(a.ids, r.ID)
 			}

@@ -128,7 +128,7 @@ func (t *tail) each(ctx context.Context, take func(events.Item) error) error {
 	for name, given := range t.values {
 		values[name] = given
 	}
-	err := eventLister.pages(ctx, t.pool, values, 0, func(items []events.Item) error {
+	_, err := eventLister.pages(ctx, t.pool, values, 0, func(items []events.Item) error {
 		for _, e := range items {
 			if !t.seen[e.ID] {
 				t.seen[e.ID] = true

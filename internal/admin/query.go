@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -37,6 +39,9 @@ var (
 		{"occurred_since", "from this provider's time on"},
 		{"occurred_until", "before this provider's time"},
 		limitParam, cursorParam}
+	// EventListParams choose events of a list.
+	EventListParams = append(slices.Clone(EventParams), Param{"mentions", "an id or e-mail address that stands in the body or headers " +
+		"as a whole word, without regard to case; several are separated by commas"})
 	// ObjectParams choose objects.
 	ObjectParams = []Param{sourceParam, accountParam,
 		{"type", "object type: invoice"},
@@ -67,15 +72,78 @@ var (
 		sinceParam, untilParam, limitParam, cursorParam}
 )
 
-// Events lists events by EventParams. Errors: events.ErrInvalid.
+// Events lists events by EventListParams. Errors: events.ErrInvalid.
 func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[events.Item], error) {
-	q := newQuery(ctx, pool, values, EventParams)
+	q := newQuery(ctx, pool, values, EventListParams)
 	f := q.events()
 	limit := q.limit()
+	var finds []redaction.Find
+	for _, value := range split(q.text("mentions")) {
+		find, err := redaction.NewMention(value)
+		if err != nil && q.err == nil {
+			q.err = err
+		}
+		finds = append(finds, find)
+	}
 	if q.err != nil {
 		return events.Page[events.Item]{}, q.err
 	}
-	return events.List(ctx, pool, f, q.text("cursor"), limit)
+	if len(finds) == 0 {
+		return events.List(ctx, pool, f, q.text("cursor"), limit)
+	}
+	return mentioning(ctx, pool, f, finds, q.text("cursor"), limit)
+}
+
+// The bounds of what one page of a search for mentions looks at.
+const (
+	mentionEvents = 20_000
+	mentionWithin = 2 * time.Second
+	mentionAtOnce = 500
+)
+
+// mentioning returns a page of the events that the filter chooses and that mention a value, the newest first. A page may end
+// before its limit, with SearchedTo and a cursor to go on.
+func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds []redaction.Find, cursor string, limit int) (events.Page[events.Item], error) {
+	var page events.Page[events.Item]
+	limit, err := events.PageSize(limit)
+	if err != nil {
+		return page, err
+	}
+	began := time.Now()
+	for looked := 0; ; {
+		part, err := events.List(ctx, pool, f, cursor, mentionAtOnce)
+		if err != nil {
+			return page, err
+		}
+		ids := make([]int64, len(part.Items))
+		for i := range part.Items {
+			ids[i] = part.Items[i].ID
+		}
+		found, err := redaction.Mentioning(ctx, pool, finds, ids)
+		if err != nil {
+			return page, err
+		}
+		for i := range part.Items {
+			if !found[part.Items[i].ID] {
+				continue
+			}
+			if page.Items = append(page.Items, part.Items[i]); len(page.Items) == limit {
+				page.Next, page.SearchedTo = events.MakeCursor(part.Items[i].ID), part.Items[i].StoredAt
+				return page, nil
+			}
+		}
+		if looked += len(part.Items); part.Next == "" {
+			return page, nil
+		}
+		if cursor = part.Next; looked >= mentionEvents || time.Since(began) > mentionWithin {
+			var below int64
+			if err := events.ReadCursor(cursor, &below); err != nil {
+				return page, err
+			}
+			page.Next, page.SearchedTo.Time = cursor, events.Time(below)
+			return page, nil
+		}
+	}
 }
 
 // events is the filter of EventParams.

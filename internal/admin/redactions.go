@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,11 +19,15 @@ import (
 )
 
 var (
-	// RedactParams choose what is redacted, in one way: an event, an object, a value at a path of a source's bodies, or what a sender asks for.
+	// RedactParams choose what is redacted, in one way: an event, an object, all that mentions a person, a value at a path of a
+	// source's bodies, or what a sender asks for.
 	RedactParams = []Param{sourceParam, accountParam,
 		{"event", "our id of the event, or the provider's key; it goes with all of its delivery"},
 		{"object_type", "type of the object"},
 		{"object", "the provider's id of the object; it goes with all events about it"},
+		{"mentions", "ids and e-mail addresses of a person, separated by commas: all that mentions one of them goes, of all sources " +
+			"unless one is named; - reads them from standard input, so that no history has them"},
+		{"include", "with mentions: types of objects, separated by commas, that go although they name another person too"},
 		{"path", "where the value lies in bodies: $.customer.email, $.orders[*].email"},
 		{"value", "the value at the path, without regard to case; - reads it from standard input, so that no history has it"},
 		{"from_event", "our id of an event by which the sender asks for it (Shopify's customers/redact, shop/redact, customers/data_request)"},
@@ -37,6 +42,7 @@ var (
 var redactWays = map[string][]string{
 	"event":      {"source", "answers"},
 	"object":     {"source", "account", "object_type", "answers"},
+	"mentions":   {"source", "account", "include", "answers"},
 	"path":       {"source", "account", "value", "answers"},
 	"from_event": {},
 }
@@ -53,7 +59,7 @@ func (q *query) redactWay() (way string) {
 		}
 	}
 	if way == "" {
-		q.fail("say what: an event, an object with its object_type and source, a path with its value and source, or from_event")
+		q.fail("say what: an event, an object with its object_type and source, mentions of a person, a path with its value and source, or from_event")
 		return ""
 	}
 	for _, p := range RedactParams {
@@ -69,7 +75,7 @@ func PlanRedaction(ctx context.Context, pool *pgxpool.Pool, values url.Values) (
 	q := newQuery(ctx, pool, values, RedactParams)
 	way := q.redactWay()
 	o := &redaction.Order{RequestedBy: q.event("answers"), Words: map[string]string{}}
-	for _, word := range []string{"source", "account", "event", "object_type", "path", "answers"} {
+	for _, word := range []string{"source", "account", "event", "object_type", "include", "path", "answers"} {
 		if values.Has(word) {
 			o.Words[word] = values.Get(word)
 		}
@@ -88,6 +94,10 @@ func PlanRedaction(ctx context.Context, pool *pgxpool.Pool, values url.Values) (
 	case "object":
 		o.Objects = make([]redaction.Object, 1)
 		o.Objects[0], err = q.oneObject(source)
+		o.Words["object"] = redaction.NameOf(o.Objects[0].ID)
+	case "mentions":
+		o.Source, o.Account, o.Include = source, q.given("account"), split(q.text("include"))
+		err = q.mentions(o)
 	case "path":
 		o.Source, o.Account = source, q.given("account")
 		o.Finds = make([]redaction.Find, 1)
@@ -130,6 +140,42 @@ func (q *query) oneObject(source int32) (redaction.Object, error) {
 	return one, q.err
 }
 
+// split returns the parts of a list that commas or lines separate.
+func split(list string) (parts []string) {
+	for part := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' || r == '\n' }) {
+		if part = strings.TrimSpace(part); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+// mentions makes an order of the values that are looked for. Its words name them by id or digest.
+func (q *query) mentions(o *redaction.Order) error {
+	values := split(q.text("mentions"))
+	if len(values) == 0 || len(values) > redaction.MaxMentions {
+		q.fail("mentions: give 1 to %d values", redaction.MaxMentions)
+		return q.err
+	}
+	var names []string
+	for _, value := range values {
+		f, err := redaction.NewMention(value)
+		if err != nil {
+			return err
+		}
+		o.Finds, names = append(o.Finds, f), append(names, redaction.NameOf(value))
+	}
+	o.Words["mentions"] = strings.Join(names, ",")
+	sources, err := redaction.Sources(q.ctx, q.pool)
+	if o.Source != 0 {
+		sources = []int32{o.Source}
+	}
+	if err == nil {
+		o.People, err = redaction.PeopleOf(q.ctx, q.pool, sources, values)
+	}
+	return err
+}
+
 // oneFind is the value that is looked for.
 func (q *query) oneFind(source int32) (redaction.Find, error) {
 	if source == 0 {
@@ -145,7 +191,7 @@ func Redact(ctx context.Context, pool *pgxpool.Pool, o *redaction.Order, by By, 
 		return 0, fmt.Errorf("%w: say why with a reason: it is all that will be left", events.ErrInvalid)
 	}
 	return change(ctx, pool, by, "redact", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (int64, error) {
-		words := url.Values{} // which name nobody
+		words := url.Values{} // which name a person by an id or a digest
 		for name, word := range o.Words {
 			words.Set(name, word)
 		}

@@ -28,14 +28,17 @@ type Page[T any] struct {
 	Items []T
 	// Next is the cursor of the following page, "" where this is the last. A page may be short or empty and still have one.
 	Next string
+	// SearchedTo is how far back a search of contents has looked that did not look at all; else zero.
+	SearchedTo Instant
 }
 
-// MarshalJSON writes {"items": [...], "next_cursor": "..." or null}.
+// MarshalJSON writes {"items": [...], "next_cursor": "..." or null}, and "searched_back_to" where a search is not at its end.
 func (p Page[T]) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Items []T     `json:"items"`
 		Next  *string `json:"next_cursor"`
-	}{Items: p.Items}
+		To    Instant `json:"searched_back_to,omitzero"`
+	}{Items: p.Items, To: p.SearchedTo}
 	if out.Items == nil {
 		out.Items = []T{}
 	}

@@ -45,9 +45,12 @@ type envelope struct {
 	Revision   int64              `json:"revision"`
 	Deleted    bool               `json:"deleted"`
 	Ambiguous  bool               `json:"ambiguous"`
-	State      json.RawMessage    `json:"state"`
+	// State is the last member where it is not null: encode appends it.
+	State json.RawMessage `json:"state"`
 	// StateOmitted: the state is larger than a message may be; read it from the mirror.
 	StateOmitted bool `json:"state_omitted,omitempty"`
+	// Redacted: the state was cleared for good.
+	Redacted bool `json:"redacted,omitempty"`
 }
 
 // maxEnvelope is the largest envelope that travels with its state, as long as the server's max_payload allows it.
@@ -60,12 +63,13 @@ type changed struct {
 	revision, event    int64
 	deleted, ambiguous bool
 	state              json.RawMessage
-	omitted            bool
+	omitted, redacted  bool
 }
 
 func (p *Processor) change(batch int64, c changed) (stream.Change, error) {
 	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: p.sources.name(c.key.Source), Account: c.key.Account, ObjectType: c.key.Type,
-		ObjectID: c.key.ID, Version: c.version, Revision: c.revision, Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted}
+		ObjectID: c.key.ID, Version: c.version, Revision: c.revision, Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted,
+		Redacted: c.redacted && c.state == nil}
 	body, err := e.encode()
 	if err == nil && len(body) > min(maxEnvelope, p.Conn.LargestBody()) {
 		e.State, e.StateOmitted = nil, true

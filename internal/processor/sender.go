@@ -48,7 +48,7 @@ func (s *sender) offer(id int64, objs []*versioning.Object) {
 	b := batch{id: id, changes: make([]changed, len(objs))}
 	for i, o := range objs {
 		b.changes[i] = changed{key: o.Key, version: o.Version, revision: o.Revision, event: o.LastEvent, deleted: o.State.Deleted,
-			ambiguous: o.Ambiguous, state: o.State.JSON}
+			ambiguous: o.Ambiguous, state: o.State.JSON, redacted: len(o.Set) == 0 && o.Version != versioning.NoVersion}
 		b.bytes += int64(len(o.State.JSON))
 	}
 	s.waiting.Add(b.bytes)

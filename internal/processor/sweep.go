@@ -144,7 +144,8 @@ func (s *sender) sendCurrent(ctx context.Context, round int64, keys []versioning
 
 const currentSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.revision, o.last_event_id, o.deleted, o.ambiguous,
-  CASE WHEN octet_length(o.state::text) <= $5 THEN o.state END, coalesce(octet_length(o.state::text) > $5, false)
+  CASE WHEN octet_length(o.state::text) <= $5 THEN o.state END, coalesce(octet_length(o.state::text) > $5, false),
+  o.tie_set = '[]' AND o.version_at > -9223372036854775808
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(source, account, object_type, object_id, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
   AND o.object_id = d.object_id LIMIT 1) o`
@@ -165,7 +166,7 @@ func (s *sender) current(ctx context.Context, keys []versioning.Key) ([]changed,
 		var place int64
 		var c changed
 		if err := rows.Scan(&place, &c.version.Final, &c.version.At, &c.version.Seen, &c.version.Rank, &c.revision, &c.event, &c.deleted,
-			&c.ambiguous, &c.state, &c.omitted); err != nil {
+			&c.ambiguous, &c.state, &c.omitted, &c.redacted); err != nil {
 			return nil, fmt.Errorf("read changed objects: %w", err)
 		}
 		c.key = keys[place-1]

@@ -70,7 +70,7 @@ func (w *work) asked(ctx context.Context) ([]int64, error) {
 		return nil, nil
 	}
 	first, last := w.own[0], w.own[len(w.own)-1]
-	found, _, err := w.order.choose(ctx, w.Pool, w.own)
+	chosen, err := w.order.choose(ctx, w.Pool, w.own)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (w *work) asked(ctx context.Context) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	found = slices.Concat(found, named, w.order.Events)
+	found := slices.Concat(chosen.found, named, w.order.Events)
 	for _, o := range w.order.Objects {
 		ids, err := collect(ctx, w.Pool, ofObjectSQL, o.hash(), first-1, last, last-first+1)
 		if err != nil {

@@ -94,21 +94,13 @@ func (w *work) covered(ctx context.Context) (runs.Status, error) {
 	if !w.order.scans() {
 		return runs.Running, nil
 	}
-	for _, table := range tables() {
-		last := Object{Source: w.order.Source}
-		for {
-			some, err := w.clearedRows(ctx, table, last)
-			if err != nil {
-				return "", err
-			}
-			if len(some) == 0 {
-				break
-			}
-			last = some[len(some)-1]
-			if err := w.uncover(ctx, table, some); err != nil {
-				return "", err
-			}
-			if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+	sources, err := w.order.sources(ctx, w.Pool)
+	if err != nil {
+		return "", err
+	}
+	for _, source := range sources {
+		for _, table := range tables() {
+			if status, err := w.coveredOf(ctx, table, source); err != nil || status != runs.Running {
 				return status, err
 			}
 		}
@@ -116,11 +108,31 @@ func (w *work) covered(ctx context.Context) (runs.Status, error) {
 	return runs.Running, nil
 }
 
+// coveredOf looks at the rows of one table and source.
+func (w *work) coveredOf(ctx context.Context, table string, source int32) (runs.Status, error) {
+	for last := (Object{Source: source}); ; {
+		some, err := w.clearedRows(ctx, table, last)
+		if err != nil {
+			return "", err
+		}
+		if len(some) == 0 {
+			return runs.Running, nil
+		}
+		last = some[len(some)-1]
+		if err := w.uncover(ctx, table, some); err != nil {
+			return "", err
+		}
+		if status, err := w.hold.Advance(ctx, w.hold.Cursor); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+}
+
 func (w *work) clearedRows(ctx context.Context, table string, last Object) (some []Object, err error) {
-	rows, err := w.Pool.Query(ctx, in(table, coveredSQL), w.order.Source, events.Optional(w.order.Account), last.Account, last.Type, last.ID, w.hold.Run.Run)
+	rows, err := w.Pool.Query(ctx, in(table, coveredSQL), last.Source, events.Optional(w.order.Account), last.Account, last.Type, last.ID, w.hold.Run.Run)
 	if err == nil {
 		some, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (Object, error) {
-			o := Object{Source: w.order.Source}
+			o := Object{Source: last.Source}
 			return o, r.Scan(&o.Account, &o.Type, &o.ID)
 		})
 	}

@@ -3,9 +3,11 @@ package redaction
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -97,21 +99,74 @@ type Preview struct {
 	To   events.Instant `json:"to"`
 	// Looked is how many events were looked at.
 	Looked int64 `json:"looked_at"`
+	// Types are what is chosen by the type of its object, and of the event where that is about none.
+	Types []TypeCount `json:"types"`
+	// SharedTypes are what names another person too: it is left unless its type is included.
+	SharedTypes []TypeCount `json:"shared_types,omitempty"`
+	// Others are what mentions the id of an object that is to be redacted, and stays.
+	Others []TypeCount `json:"others,omitempty"`
+}
+
+// TypeCount counts events, and objects of the mirror, of one type.
+type TypeCount struct {
+	Type    string `json:"type"`
+	Objects int64  `json:"objects"`
+	Events  int64  `json:"events"`
+	// Example is one of the objects.
+	Example string `json:"example,omitempty"`
 }
 
 const previewSQL = `
 SELECT (SELECT count(*) FROM redacted r WHERE r.event = ANY($1::bigint[])), (SELECT count(*) FROM events e WHERE e.id = ANY($1::bigint[])),
-  ARRAY(SELECT DISTINCT o.object FROM outcomes o JOIN objects b USING (source, account, object_type, object_id) WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0)`
+  ARRAY(SELECT coalesce(nullif(e.object_type, ''), e.event_type) FROM events e WHERE e.id = ANY($1::bigint[]))`
+
+const previewObjectsSQL = `
+SELECT DISTINCT o.object, o.object_type, o.object_id FROM outcomes o JOIN objects b USING (source, account, object_type, object_id)
+WHERE o.event_id = ANY($1::bigint[]) AND o.object <> 0`
+
+// tally counts by type. Objects count once.
+type tally map[string]*tallied
+
+type tallied struct {
+	events  int64
+	objects map[int64]bool
+	example string
+}
+
+func (t tally) of(kind string) *tallied {
+	if t[kind] == nil {
+		t[kind] = &tallied{objects: map[int64]bool{}}
+	}
+	return t[kind]
+}
+
+func (t tally) object(hash int64, kind, id string) {
+	one := t.of(kind)
+	one.objects[hash] = true
+	if one.example == "" {
+		one.example = id
+	}
+}
+
+// counts are the tally as a list, by type.
+func (t tally) counts() []TypeCount {
+	list := []TypeCount{}
+	for _, kind := range slices.Sorted(maps.Keys(t)) {
+		list = append(list, TypeCount{Type: kind, Objects: int64(len(t[kind].objects)), Events: t[kind].events, Example: t[kind].example})
+	}
+	return list
+}
 
 // look gathers a preview.
 type look struct {
 	Preview
-	pool    *pgxpool.Pool
-	seen    map[int64]bool
-	objects map[int64]bool
-	tell    func(Preview)
-	others  *others
-	own     int64
+	pool *pgxpool.Pool
+	seen map[int64]bool
+	// types tally what is chosen, shared what is left, mentions what mentions the id of an object of the order.
+	types, shared, mentions tally
+	tell                    func(Preview)
+	others                  *others
+	own                     int64
 }
 
 // Look says what an order would clear, without clearing anything. tell, if not nil, hears now and then how far it is.
@@ -123,7 +178,7 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	if err != nil {
 		return nil, err
 	}
-	l := &look{pool: pool, seen: map[int64]bool{}, objects: map[int64]bool{}, tell: tell, own: o.RequestedBy}
+	l := &look{pool: pool, seen: map[int64]bool{}, types: tally{}, shared: tally{}, mentions: tally{}, tell: tell, own: o.RequestedBy}
 	if l.others, err = requestsOfOthers(ctx, pool); err != nil {
 		return nil, err
 	}
@@ -139,7 +194,7 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 	if err := l.add(ctx, o.Events); err != nil {
 		return nil, err
 	}
-	if err := l.walk(ctx, o, bound); err != nil {
+	if err := l.walk(ctx, o, o.ofObjects(), bound); err != nil {
 		return nil, err
 	}
 	for _, table := range tables() {
@@ -150,12 +205,35 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 			return nil, err
 		}
 	}
-	l.Objects = int64(len(l.objects))
+	if others := o.ofObjects(); others != nil {
+		if _, err := others.eachShown(ctx, pool, mirror, math.MaxInt64, nil, l.mentioning); err != nil {
+			return nil, err
+		}
+	}
+	l.Types, l.SharedTypes, l.Others = l.types.counts(), l.shared.counts(), l.mentions.counts()
 	return &l.Preview, nil
 }
 
+// ofObjects is the order that finds what mentions the ids of the objects that this one names; nil where it looks for values
+// itself, or no id is long enough.
+func (o *Order) ofObjects() *Order {
+	if len(o.Objects) == 0 || o.scans() {
+		return nil
+	}
+	others := &Order{Source: o.Objects[0].Source, Account: &o.Objects[0].Account}
+	for _, object := range o.Objects {
+		if f, err := NewMention(object.ID); err == nil {
+			others.Finds = append(others.Finds, f)
+		}
+	}
+	if len(others.Finds) == 0 {
+		return nil
+	}
+	return others
+}
+
 // walk takes what the log has into the preview.
-func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
+func (l *look) walk(ctx context.Context, o, others *Order, bound int64) error {
 	for at := int64(0); o.walks() && at < bound; {
 		ids, end, err := events.Match(ctx, l.pool, o.filter(), at, bound)
 		if err != nil {
@@ -166,12 +244,15 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 			return err
 		}
 		for some := range slices.Chunk(ids, lookAtOnce) {
-			hits, unread, err := o.choose(ctx, l.pool, some)
+			chosen, err := o.choose(ctx, l.pool, some)
 			if err != nil {
 				return err
 			}
-			l.blind(unread)
-			found = append(found, hits...)
+			l.blind(chosen.unread)
+			found = append(found, chosen.found...)
+			for i := range chosen.shared {
+				l.left(l.shared, &chosen.shared[i])
+			}
 			l.Looked += int64(len(some))
 		}
 		slices.Sort(found)
@@ -179,6 +260,9 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 			if err := l.found(ctx, some); err != nil {
 				return err
 			}
+		}
+		if err := l.mention(ctx, others, ids); err != nil {
+			return err
 		}
 		if at = end; l.tell != nil {
 			l.tell(l.Preview)
@@ -191,17 +275,71 @@ func (l *look) walk(ctx context.Context, o *Order, bound int64) error {
 func (l *look) named(ctx context.Context, o Object) error {
 	found, err := versioning.FindObjects(ctx, l.pool, o.Source, &o.Account, o.Type, o.ID)
 	if len(found) > 0 {
-		l.objects[o.hash()] = true
+		l.object(o.hash(), o.Type, o.ID)
 	}
 	return err
+}
+
+// mention takes events into the preview that mention an object and are not chosen.
+func (l *look) mention(ctx context.Context, others *Order, ids []int64) error {
+	if others == nil {
+		return nil
+	}
+	for some := range slices.Chunk(ids, lookAtOnce) {
+		rest := slices.DeleteFunc(slices.Clone(some), func(id int64) bool { return l.seen[id] })
+		chosen, err := others.choose(ctx, l.pool, rest)
+		if err != nil {
+			return err
+		}
+		recs, err := events.Read(ctx, l.pool, chosen.found, 0)
+		if err != nil {
+			return err
+		}
+		for i := range recs {
+			l.left(l.mentions, &recs[i])
+		}
+		l.Looked += int64(len(rest))
+	}
+	return nil
+}
+
+// mentioning takes objects into the preview that mention an object and are not chosen.
+func (l *look) mentioning(found []row) (runs.Status, error) {
+	for _, o := range found {
+		if chosen := l.types[o.Type]; chosen == nil || !chosen.objects[o.hash()] {
+			l.mentions.object(o.hash(), o.Type, o.ID)
+		}
+	}
+	return runs.Running, nil
+}
+
+// left takes an event into the preview that stays.
+func (l *look) left(in tally, e *events.Record) {
+	one := in.of(subjectOf(e).kind)
+	one.events++
+	if one.example == "" {
+		one.example = e.ObjectID
+	}
 }
 
 // shown takes objects into the preview.
 func (l *look) shown(found []row) (runs.Status, error) {
 	for _, o := range found {
-		l.objects[o.hash()] = true
+		if o.shared {
+			l.shared.object(o.hash(), o.Type, o.ID)
+			continue
+		}
+		l.object(o.hash(), o.Type, o.ID)
 	}
 	return runs.Running, nil
+}
+
+// object takes an object that is chosen into the preview, once.
+func (l *look) object(hash int64, kind, id string) {
+	if !l.types.of(kind).objects[hash] {
+		l.Objects++
+		l.types.object(hash, kind, id)
+	}
 }
 
 // blind takes events that cannot be read into the preview.
@@ -231,8 +369,23 @@ func (l *look) add(ctx context.Context, ids []int64) error {
 	l.Shared = l.Shared || len(all) > len(ids)
 	all = slices.DeleteFunc(all, func(id int64) bool { return l.seen[id] })
 	var already, stored int64
-	var objects []int64
-	if err := l.pool.QueryRow(ctx, previewSQL, all).Scan(&already, &stored, &objects); err != nil {
+	var types []string
+	if err := l.pool.QueryRow(ctx, previewSQL, all).Scan(&already, &stored, &types); err != nil {
+		return fmt.Errorf("preview a redaction: %w", err)
+	}
+	for _, kind := range types {
+		l.types.of(kind).events++
+	}
+	rows, err := l.pool.Query(ctx, previewObjectsSQL, all)
+	if err != nil {
+		return fmt.Errorf("preview a redaction: %w", err)
+	}
+	var hash int64
+	var kind, id string
+	if _, err := pgx.ForEachRow(rows, []any{&hash, &kind, &id}, func() error {
+		l.object(hash, kind, id)
+		return nil
+	}); err != nil {
 		return fmt.Errorf("preview a redaction: %w", err)
 	}
 	for _, id := range all {
@@ -245,12 +398,8 @@ func (l *look) add(ctx context.Context, ids []int64) error {
 			l.To.Time = at
 		}
 	}
-	for _, object := range objects {
-		l.objects[object] = true
-	}
 	l.Events += stored
 	l.Already += already
 	l.Dropped += int64(len(all)) - stored
-	l.Objects = int64(len(l.objects))
 	return nil
 }

@@ -30,7 +30,7 @@ func dropDrifts(ctx context.Context, tx pgx.Tx, k keys, ids []int64) error {
 
 // differences clears the fields of all differences of the source, where a value is looked for: some tell what no event does, since a dry run has appended nothing.
 func (w *work) differences(ctx context.Context) error {
-	if !w.order.scans() {
+	if !w.order.scans() || w.order.mentions() { // mentions are looked for in each
 		return nil
 	}
 	if _, err := w.Pool.Exec(ctx, clearDriftsSQL, w.order.Source); err != nil {

@@ -17,6 +17,7 @@ import (
 // be written down there.
 type Find struct {
 	// Path leads to the value: $.customer.email, $.orders[*].email, $.lines[0].id. A form's fields are named likewise: $.From.
+	// That of NewMention leads anywhere.
 	Path string `json:"path"`
 	// Salt and Digest stand for the value, without regard to case and to space around it.
 	Salt   []byte `json:"salt"`
@@ -54,6 +55,9 @@ const anyStep = "*"
 
 // read splits the path. Errors: events.ErrInvalid.
 func (f *Find) read() error {
+	if f.mention() {
+		return nil
+	}
 	rest, ok := strings.CutPrefix(f.Path, "$")
 	for f.steps = nil; ok && rest != ""; {
 		var step string
@@ -84,7 +88,7 @@ func (f *Find) read() error {
 	return nil
 }
 
-// in tells whether a body has the value at the path.
+// in tells whether a body has the value at the path, which leads to one place.
 func (f *Find) in(body *canonical.Value, form url.Values) bool {
 	if body != nil {
 		return f.below(body, f.steps)

@@ -11,9 +11,12 @@ import (
 )
 
 const (
-	rejectionsSQL = `SELECT id, body FROM rejections WHERE id > $1 AND source = $2 ORDER BY id LIMIT 50`
+	rejectionsSQL = `
+SELECT id, body, detail || ' ' || headers::text FROM rejections WHERE id > $1 AND ($2::int IS NULL OR source = $2) ORDER BY id LIMIT 50`
 
-	conflictsSQL = `SELECT id, body FROM event_conflicts WHERE id > $1 AND source = $2 AND ($3::text IS NULL OR account = $3) AND body <> '' ORDER BY id LIMIT 50`
+	conflictsSQL = `
+SELECT id, body, headers::text FROM event_conflicts
+WHERE id > $1 AND ($2::int IS NULL OR source = $2) AND ($3::text IS NULL OR account = $3) AND body <> '' ORDER BY id LIMIT 50`
 
 	redactConflictsSQL = `SELECT redact_conflicts($1, $2)`
 )
@@ -23,7 +26,7 @@ func (w *work) refused(ctx context.Context) error {
 	if len(w.order.Finds) == 0 {
 		return nil
 	}
-	return w.kept(ctx, CountRejections, rejectionsSQL, []any{w.order.Source}, func(found []int64) error { return w.redact(ctx, nil, nil, found) })
+	return w.kept(ctx, CountRejections, rejectionsSQL, []any{events.Optional(w.order.Source)}, func(found []int64) error { return w.redact(ctx, nil, nil, found) })
 }
 
 // differing clears deliveries that came under the key of an event with other content, and have what the order looks for: the event itself may not have it. Those of
@@ -32,7 +35,7 @@ func (w *work) differing(ctx context.Context) (runs.Status, error) {
 	if !w.order.scans() {
 		return runs.Running, nil
 	}
-	return runs.Running, w.kept(ctx, CountConflicts, conflictsSQL, []any{w.order.Source, events.Optional(w.order.Account)}, func(found []int64) error {
+	return runs.Running, w.kept(ctx, CountConflicts, conflictsSQL, []any{events.Optional(w.order.Source), w.order.Account}, func(found []int64) error {
 		var n int64
 		if err := w.Pool.QueryRow(ctx, redactConflictsSQL, w.hold.Run.Run, found).Scan(&n); err != nil {
 			return fmt.Errorf("redact conflicts: %w", err)
@@ -52,11 +55,12 @@ func (w *work) kept(ctx context.Context, what, sql string, of []any, clear func(
 		var found []int64
 		var id int64
 		var body []byte
+		var around string
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&id, &body}, func() error {
+		if _, err := pgx.ForEachRow(rows, []any{&id, &body, &around}, func() error {
 			n++
 			hit, unread := search(w.order.Finds, body)
-			if hit || w.order.wholly() {
+			if hit || w.order.wholly() || mentioned(w.order.Finds, []byte(around)) {
 				found = append(found, id)
 			} else if unread && what == CountConflicts { // of what was refused, much is nobody's
 				w.hold.Counts[CountUnread]++

@@ -8,8 +8,9 @@ import (
 
 // inEvent tells whether an event's body has a value that the order looks for; unread where that cannot be told. A look of ours has the object as the provider's API
 // answers it, not at the place where the provider's events have it: there the endings of paths lead to it too.
-func (o *Order) inEvent(e *events.Record, body []byte) (found, unread bool) {
+func (o *Order) inEvent(e *events.Record, body, headers []byte) (found, unread bool) {
 	found, unread = search(o.Finds, body)
+	found = found || o.isOwn(e.ObjectID) || mentioned(o.Finds, headers)
 	if !found && e.Type == provider.LookType && e.Origin == events.OriginReconcile {
 		found = inLook(o.Finds, body)
 	}

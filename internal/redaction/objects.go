@@ -3,6 +3,7 @@ package redaction
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,27 +38,53 @@ func in(table, sql string) string { return strings.ReplaceAll(sql, " objects o",
 type row struct {
 	Object
 	readAt time.Time
+	// shared: it names another person too, and is left.
+	shared bool
 }
 
 // eachShown gives the objects that a table shows what an order looks for of, up to a bound and, unless it is nil, a time of receipt, some at a time: retention may have dropped the events
 // that made them.
 func (o *Order) eachShown(ctx context.Context, pool *pgxpool.Pool, table string, bound int64, received *time.Time, do func([]row) (runs.Status, error)) (runs.Status, error) {
-	last := row{Object: Object{Source: o.Source}}
+	sources, err := o.sources(ctx, pool)
+	if err != nil {
+		return "", err
+	}
+	for _, source := range sources {
+		if status, err := o.eachShownOf(ctx, pool, table, source, bound, received, do); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	return runs.Running, nil
+}
+
+// eachShownOf gives those of one source.
+func (o *Order) eachShownOf(ctx context.Context, pool *pgxpool.Pool, table string, source int32, bound int64, received *time.Time,
+	do func([]row) (runs.Status, error),
+) (runs.Status, error) {
+	last := row{Object: Object{Source: source}}
 	for {
-		rows, err := pool.Query(ctx, in(table, objectsSQL), o.Source, o.Account, last.Account, last.Type, last.ID, bound, received)
+		rows, err := pool.Query(ctx, in(table, objectsSQL), source, o.Account, last.Account, last.Type, last.ID, bound, received)
 		if err != nil {
 			return "", fmt.Errorf("look through %s: %w", table, err)
 		}
 		var found []row
+		var bodies [][]byte
 		var state, set []byte
 		n := 0
 		if _, err := pgx.ForEachRow(rows, []any{&last.Account, &last.Type, &last.ID, &last.readAt, &state, &set}, func() error {
-			if n++; o.wholly() || o.shows(state) || o.setShows(set) {
-				found = append(found, last)
+			if n++; o.wholly() || o.isOwn(last.ID) || o.shows(state) || o.setShows(set) {
+				found, bodies = append(found, last), append(bodies, slices.Concat(state, []byte(" "), set))
 			}
+			state, set = nil, nil
 			return nil
 		}); err != nil {
 			return "", fmt.Errorf("look through %s: %w", table, err)
+		}
+		for i := range found {
+			f := &found[i]
+			if f.shared, err = o.shared(ctx, pool, subject{f.Source, f.Account, f.Type, f.ID}, bodies[i]); err != nil {
+				return "", err
+			}
 		}
 		if n == 0 {
 			return runs.Running, nil
@@ -73,6 +100,9 @@ func (o *Order) shows(state []byte) bool { return len(state) > 0 && matches(o.Fi
 
 // setShows tells so of the states of one version.
 func (o *Order) setShows(set []byte) bool {
+	if mentioned(o.Finds, set) {
+		return true
+	}
 	root, err := canonical.Parse(set)
 	if err != nil {
 		return false
@@ -99,6 +129,7 @@ func (w *work) shown(ctx context.Context) (runs.Status, error) {
 		for missed := true; missed; {
 			missed = false
 			status, err := w.order.eachShown(ctx, w.Pool, table, w.hold.Bound, w.askedAt, func(found []row) (runs.Status, error) {
+				found = slices.DeleteFunc(found, func(r row) bool { return r.shared })
 				n, err := w.cover(ctx, table, found)
 				if err != nil {
 					return "", err

@@ -4,6 +4,7 @@ package redaction
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,11 +33,15 @@ type Order struct {
 	Events []int64 `json:"events,omitempty"`
 	// Objects go with all events that were applied to them, or named them at the door.
 	Objects []Object `json:"objects,omitempty"`
-	// Source is the number of the source whose log is looked through; Account, where it is not nil, its tenant, "" for what has none.
+	// Source is the number of the source whose log is looked through, 0 for all where the finds look anywhere; Account, where it is not nil, its tenant, "" for what has none.
 	Source  int32   `json:"source,omitempty"`
 	Account *string `json:"account,omitempty"`
 	// Finds choose events of the source by values in their bodies; any of them will do.
 	Finds []Find `json:"finds,omitempty"`
+	// People, if not nil, tell who shares an event or object with the person who is looked for: what names such a person too is
+	// left, unless its type is one of Include.
+	People  *People  `json:"people,omitempty"`
+	Include []string `json:"include,omitempty"`
 	// All takes all events of the account.
 	All bool `json:"all,omitempty"`
 	// RequestedBy is the event by which the sender asked for it.
@@ -63,6 +68,30 @@ func (o *Order) scans() bool { return len(o.Finds) > 0 || o.wholly() }
 // wholly tells whether all of an account goes.
 func (o *Order) wholly() bool { return o.All && o.Account != nil && *o.Account != "" }
 
+// mentions tells whether all finds look anywhere.
+func (o *Order) mentions() bool {
+	return len(o.Finds) > 0 && !slices.ContainsFunc(o.Finds, func(f Find) bool { return !f.mention() })
+}
+
+// sources are the numbers of the sources that are looked through.
+func (o *Order) sources(ctx context.Context, db querier) ([]int32, error) {
+	if o.Source != 0 {
+		return []int32{o.Source}, nil
+	}
+	return Sources(ctx, db)
+}
+
+const sourcesSQL = `SELECT number FROM sources ORDER BY number`
+
+// Sources returns the numbers of all sources.
+func Sources(ctx context.Context, db querier) ([]int32, error) {
+	rows, err := db.Query(ctx, sourcesSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read sources: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int32])
+}
+
 // walks tells whether the log must be walked at all.
 func (o *Order) walks() bool { return o.scans() || len(o.Objects) > 0 }
 
@@ -78,7 +107,7 @@ func (o *Order) read() error {
 			return err
 		}
 	}
-	if o.scans() && o.Source == 0 {
+	if o.scans() && o.Source == 0 && !o.mentions() {
 		return fmt.Errorf("%w: no source is named", events.ErrInvalid)
 	}
 	return nil
@@ -102,6 +131,7 @@ const (
 	CountSeen       = "looked_at"
 	CountMessages   = "messages"
 	CountRequests   = "requests_left"
+	CountShared     = "shared_left"
 	CountUnread     = "unread"
 )
 
@@ -137,7 +167,7 @@ func (r *Runner) Carry(ctx context.Context, h *runs.Hold, log *slog.Logger) (run
 	if err := w.prepare(ctx); err != nil {
 		return "", err
 	}
-	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.differing, w.shown, w.covered, w.again, w.feeds, w.finish} {
+	for _, part := range []func(context.Context) (runs.Status, error){w.named, w.walk, w.differing, w.shown, w.elsewhere, w.covered, w.again, w.feeds, w.finish} {
 		if status, err := part(ctx); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -196,6 +226,9 @@ func (w *work) named(ctx context.Context) (runs.Status, error) {
 		if err == nil {
 			err = w.redact(ctx, nil, []Object{o}, nil)
 		}
+		if err == nil {
+			err = w.dropRefetch(ctx, o)
+		}
 		if err != nil {
 			return "", err
 		}
@@ -241,14 +274,15 @@ func (w *work) walk(ctx context.Context) (runs.Status, error) {
 			if err != nil {
 				return "", err
 			}
-			found, unread, err := w.order.choose(ctx, w.Pool, meant)
+			chosen, err := w.order.choose(ctx, w.Pool, meant)
 			if err == nil {
-				err = w.each(ctx, found)
+				err = w.each(ctx, chosen.found)
 			}
 			if err != nil {
 				return "", err
 			}
-			w.hold.Counts[CountUnread] += int64(len(unread))
+			w.hold.Counts[CountUnread] += int64(len(chosen.unread))
+			w.hold.Counts[CountShared] += int64(len(chosen.shared))
 			w.hold.Counts[CountSeen] += int64(len(meant))
 			if status, err := w.hold.Advance(ctx, some[len(some)-1]); err != nil || status != runs.Running {
 				return status, err
@@ -283,24 +317,36 @@ func (w *work) each(ctx context.Context, ids []int64) error {
 // smallBody is how large a body may be, in bytes, to be read with others.
 const smallBody = 64 << 10
 
-// choose are the events that have a value the order looks for, or all where it takes all; unread are those that it could not tell of.
-func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (found, unread []int64, err error) {
+// chosen are events that were looked at: those that have a value the order looks for, those whose body cannot be read, and
+// those that are left since they name another person too.
+type chosen struct {
+	found, unread []int64
+	shared        []events.Record
+}
+
+// choose looks at events. An order that takes all finds all.
+func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c chosen, err error) {
 	switch {
 	case !o.scans():
-		return nil, nil, nil
+		return c, nil
 	case o.wholly():
-		return ids, nil, nil
+		c.found = ids
+		return c, nil
 	}
 	recs, err := events.Read(ctx, pool, ids, smallBody)
 	if err != nil {
-		return nil, nil, err
+		return c, err
+	}
+	headers, err := o.headers(ctx, pool, ids)
+	if err != nil {
+		return c, err
 	}
 	for i := range recs {
 		body := recs[i].Body
 		if recs[i].BodyLeftOut {
 			whole, err := events.Read(ctx, pool, []int64{recs[i].ID}, events.AnyBody)
 			if err != nil {
-				return nil, nil, err
+				return c, err
 			}
 			if len(whole) == 0 {
 				continue
@@ -310,16 +356,54 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (fo
 		if recs[i].Redacted {
 			continue
 		}
-		switch hit, blind := o.inEvent(&recs[i], body); {
+		hit, blind := o.inEvent(&recs[i], body, headers[recs[i].ID])
+		var shared bool
+		if hit {
+			if shared, err = o.shared(ctx, pool, subjectOf(&recs[i]), body); err != nil {
+				return c, err
+			}
+		}
+		switch {
+		case shared:
+			recs[i].Body = nil
+			c.shared = append(c.shared, recs[i])
 		case hit:
-			found = append(found, recs[i].ID)
+			c.found = append(c.found, recs[i].ID)
 		case blind:
-			unread = append(unread, recs[i].ID)
+			c.unread = append(c.unread, recs[i].ID)
 		}
 	}
-	slices.Sort(found)
-	slices.Sort(unread)
-	return found, unread, nil
+	slices.Sort(c.found)
+	slices.Sort(c.unread)
+	return c, nil
+}
+
+// subjectOf is what an event is about. What names no object is of the event's type.
+func subjectOf(e *events.Record) subject {
+	return subject{e.Source, e.Account, cmp.Or(e.ObjectType, e.Type), e.ObjectID}
+}
+
+const headersSQL = `SELECT e.id, e.headers FROM events e WHERE e.id = ANY($1::bigint[]) AND e.headers <> '{}'`
+
+// headers are those of events, where the order looks anywhere.
+func (o *Order) headers(ctx context.Context, pool *pgxpool.Pool, ids []int64) (map[int64][]byte, error) {
+	if !slices.ContainsFunc(o.Finds, func(f Find) bool { return f.mention() }) {
+		return nil, nil //nolint:nilnil // a map to read only
+	}
+	rows, err := pool.Query(ctx, headersSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read headers: %w", err)
+	}
+	all := map[int64][]byte{}
+	var id int64
+	var headers []byte
+	if _, err := pgx.ForEachRow(rows, []any{&id, &headers}, func() error {
+		all[id], headers = headers, nil
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("read headers: %w", err)
+	}
+	return all, nil
 }
 
 const (

@@ -23,20 +23,23 @@ func search(finds []Find, body []byte) (found, unread bool) {
 	if len(finds) == 0 || len(body) == 0 {
 		return false, false
 	}
+	if mentioned(finds, body) {
+		return true, false
+	}
 	root, err := canonical.Parse(body)
 	var form url.Values
 	if err != nil {
 		form, err = url.ParseQuery(string(body)) // what it can read of it, it gives also with an error
 		root = nil
 	}
-	if slices.ContainsFunc(finds, func(f Find) bool { return f.in(root, form) }) {
+	if slices.ContainsFunc(finds, func(f Find) bool { return !f.mention() && f.in(root, form) }) {
 		return true, false
 	}
 	if root != nil || err == nil && isForm(body) {
 		return false, false
 	}
 	text := plain(body)
-	found = slices.ContainsFunc(finds, func(f Find) bool { return f.stands(text) })
+	found = slices.ContainsFunc(finds, func(f Find) bool { return !f.mention() && f.stands(text) })
 	return found, !found
 }
 
@@ -46,7 +49,10 @@ func isForm(body []byte) bool {
 }
 
 // plain is a text as it reads: without the escapes of JSON and the entities of XML, and without regard to case.
-func plain(body []byte) string {
+func plain(body []byte) string { return strings.ToLower(unescaped(string(body))) }
+
+// unescaped is a text without the escapes of JSON and the entities of XML.
+func unescaped(body string) string {
 	var text strings.Builder
 	for i := 0; i < len(body); i++ {
 		if body[i] != '\\' || i+1 == len(body) {
@@ -58,7 +64,7 @@ func plain(body []byte) string {
 		case 'n', 'r', 't', 'b', 'f':
 			text.WriteByte(' ')
 		case 'u':
-			n, err := strconv.ParseUint(string(body[i+1:min(i+5, len(body))]), 16, 16)
+			n, err := strconv.ParseUint(body[i+1:min(i+5, len(body))], 16, 16)
 			if err == nil {
 				text.WriteRune(rune(n))
 				i += 4
@@ -67,7 +73,7 @@ func plain(body []byte) string {
 			text.WriteByte(body[i])
 		}
 	}
-	return strings.ToLower(html.UnescapeString(text.String()))
+	return html.UnescapeString(text.String())
 }
 
 // shortest is how long a value is, in bytes, that may be looked for without a path: what is shorter stands in anything.

@@ -31,7 +31,9 @@ type View struct {
 	Revision    int64          `json:"revision"`
 	LastEventID int64          `json:"last_event_id,string"`
 	// Repaired: the state is not quite what the body said, since jsonb cannot hold that; the event's body keeps the truth.
-	Repaired    bool           `json:"repaired"`
+	Repaired bool `json:"repaired"`
+	// Redacted: the state was cleared for good. A newer event or refetch makes it false again.
+	Redacted    bool           `json:"redacted"`
 	RuleVersion int            `json:"rule_version"`
 	CreatedAt   events.Instant `json:"created_at"`
 	UpdatedAt   events.Instant `json:"updated_at"`
@@ -68,7 +70,8 @@ const (
 
 const viewColumns = `
 SELECT o.source, s.name, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.state,
-  o.deleted, o.ambiguous, provider_time(o.look_after), provider_time(o.settled), o.revision, o.last_event_id, o.repaired, o.rule_version, o.created_at, o.updated_at
+  o.deleted, o.ambiguous, provider_time(o.look_after), provider_time(o.settled), o.revision, o.last_event_id, o.repaired, o.rule_version, o.created_at, o.updated_at,
+  o.tie_set = '[]' AND o.version_at > -9223372036854775808
 FROM objects o JOIN sources s ON s.number = o.source
 `
 
@@ -196,7 +199,7 @@ func scanView(row pgx.CollectableRow) (View, error) {
 	var look, settled *time.Time
 	err := row.Scan(&v.key.Source, &v.Source, &v.Account, &v.ObjectType, &v.ObjectID, &v.Version.Final, &v.Version.At, &v.Version.Seen,
 		&v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &look, &settled, &v.Revision, &v.LastEventID, &v.Repaired, &v.RuleVersion,
-		&v.CreatedAt.Time, &v.UpdatedAt.Time)
+		&v.CreatedAt.Time, &v.UpdatedAt.Time, &v.Redacted)
 	if look != nil {
 		v.LookAfter.Time = *look
 	}
