@@ -93,8 +93,9 @@ func clearLock(ctx context.Context, file, data string) error {
 // lockOwner is the server that a lock file names. A value that the file does not hold is empty.
 type lockOwner struct {
 	pid int
-	// data is its data directory, memory the id of its System V shared memory segment.
-	data, memory string
+	// data is its data directory, memory the key and the id of its System V shared memory segment.
+	data   string
+	memory []string
 }
 
 // readLock reads a lock file of PostgreSQL: a line each for the pid (negative: a single-user server), the data
@@ -113,7 +114,7 @@ func readLock(file string) (lockOwner, error) {
 	}
 	if len(lines) > 6 {
 		if memory := strings.Fields(lines[6]); len(memory) == 2 {
-			owner.memory = memory[1]
+			owner.memory = memory
 		}
 	}
 	return owner, nil
@@ -125,16 +126,19 @@ func (o lockOwner) alive(data string) bool {
 	return attached(o.memory) || serves(o.pid, data) || o.data != "" && serves(o.pid, o.data)
 }
 
-// attached reports whether a process has a System V shared memory segment. False where the system does not list them:
-// then PostgreSQL's own check refuses to start.
-func attached(id string) bool {
+// attached reports whether a process has a System V shared memory segment, given by its key and id.
+// The id alone identifies no segment: after a restart of the machine another program may have it.
+// False where the system does not list segments: then PostgreSQL's own check refuses to start.
+func attached(memory []string) bool {
 	list, err := os.ReadFile("/proc/sysvipc/shm")
-	if err != nil || id == "" {
+	if err != nil || len(memory) != 2 {
 		return false
 	}
+	key, _ := strconv.ParseUint(memory[0], 10, 64) // which PostgreSQL writes without a sign
 	for line := range strings.Lines(string(list)) {
 		// key, shmid, perms, size, cpid, lpid, nattch
-		if f := strings.Fields(line); len(f) > 6 && f[1] == id {
+		f := strings.Fields(line)
+		if len(f) > 6 && f[0] == strconv.Itoa(int(int32(key))) && f[1] == memory[1] {
 			return f[6] != "0"
 		}
 	}

@@ -57,6 +57,30 @@ func ended(t *testing.T, zombie bool) int {
 	return cmd.Process.Pid
 }
 
+// living is a process of the server's account that is no server and lives until the test ends. The
+// system may give such a process the pid of a dead server.
+func living(t *testing.T) int {
+	t.Helper()
+	credential, err := postgres.ServerCredential()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
 // write writes a file that the server's account owns.
 func write(t *testing.T, file, text string) {
 	t.Helper()
@@ -92,6 +116,7 @@ func TestStartCluster_lockOfADeadServer_isRemoved(t *testing.T) {
 	for name, lock := range map[string]string{
 		"dead":   text(ended(t, false)),
 		"zombie": text(ended(t, true)),
+		"reused": text(living(t)),
 		"empty":  "",
 	} {
 		for _, files := range [][]string{{socket}, {server}, {server, socket}} {
@@ -181,5 +206,28 @@ func TestStartCluster_sessionsOfAKilledServer_areWaitedFor(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "lock")); err != nil {
 		t.Fatal(err)
 	}
+	start(t, dir)
+}
+
+// After a restart of the machine another server may have a segment of the id that the lock names.
+func TestStartCluster_sharedMemoryOfAnotherServer_isNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	dir, other := clusterDir(t), clusterDir(t)
+	server, _ := lockFiles(t, dir)
+	elsewhere, _ := lockFiles(t, other)
+	memory := func(file string) []string {
+		lines := strings.Split(read(t, file), "\n")
+		if len(lines) < 7 || len(strings.Fields(lines[6])) != 2 {
+			t.Fatalf("no shared memory in %q", lines)
+		}
+		return strings.Fields(lines[6])
+	}
+	c := start(t, dir)
+	key := memory(server)[0]
+	stop(t, c)
+	start(t, other)
+	data := filepath.Join(dir, "data")
+	write(t, server, fmt.Sprintf("%d\n%s\n1700000000\n5432\n%s\n\n%s %s\n",
+		ended(t, false), data, filepath.Join(dir, "run"), key, memory(elsewhere)[1]))
 	start(t, dir)
 }
