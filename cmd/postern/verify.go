@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,8 @@ What gateways have told of their spools is told too: what is in one waits since 
 violation beyond --wait; of which nobody has told for ` + redaction.SpoolLate.String() + `, a note says so.
 The deliveries that the spool of a gateway on this machine holds are looked for in the log: those that are not there yet wait, and are a
 violation beyond --wait. A damaged file is one until it is removed, and so is a delivery that was set apart and is not in the log. The folder is only read, and its gateway may run meanwhile.
-The database knows the spools of gateways that run or were killed. --spool DIR, as often as there are folders, names others: those of gateways that were stopped, and of other machines.
+The database knows the spools of gateways that run or were killed. The spool in the configuration of --config is looked into too.
+--spool DIR, as often as there are folders, names others: those of gateways that were stopped, and of other machines.
 
 The view is held until the end: meanwhile PostgreSQL cannot clean up rows that were replaced, and retention waits with the drop of a day.`,
 		Example: `  postern verify
@@ -104,32 +106,44 @@ func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool, err
 	if err != nil {
 		return o, err
 	}
-	spools, err := v.folders(ctx, pool, errs)
+	spools, err := v.folders(ctx, c, pool, errs)
 	if err != nil {
 		return o, err
 	}
 	return verify.Options{Pool: pool, Known: known, Sources: admin.Configured(endpoints, known), Sample: v.sample, Signatures: v.signatures, Most: v.most, Wait: v.wait, Spools: spools}, nil
 }
 
-// folders are those that the command names, and those on this machine that gateways have told the database of.
-func (v *verifying) folders(ctx context.Context, pool *pgxpool.Pool, errs io.Writer) ([]string, error) {
+// folders are those that the command names, that of the configuration, and those on this machine that gateways have told
+// the database of. A gateway that was stopped in order has taken back what it told.
+func (v *verifying) folders(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) ([]string, error) {
 	local, err := redaction.LocalSpools(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
-	named := map[string]bool{}
+	cfg, err := config.LoadBeside(c.config)
+	if err != nil {
+		return nil, err
+	}
+	if dir := cfg.Ingest.Spool.Dir; dir != "" {
+		if name, err := spool.NameIn(dir); name != "" || err != nil { // else no gateway has used it
+			local = append(local, redaction.LocalSpool{Name: name, Dir: dir, Err: err})
+		}
+	}
+	seen := map[string]bool{}
 	for _, dir := range v.spools {
 		name, _ := spool.NameIn(dir) // verify tells what is wrong with the folder
-		named[name] = true
+		seen[name] = true
 	}
 	folders := v.spools
 	for _, s := range local {
 		switch {
 		case s.Err != nil:
-			fmt.Fprintf(errs, "spool %s was not looked into: %v; run this command as the account of its gateway\n", plain(s.Name), s.Err)
-		case !named[s.Name]:
+			fmt.Fprintf(errs, "spool %s was not looked into: %v; run this command as the account of its gateway\n",
+				plain(cmp.Or(s.Name, s.Dir)), s.Err)
+		case !seen[s.Name]:
 			folders = append(folders, s.Dir)
 		}
+		seen[s.Name] = true
 	}
 	return folders, nil
 }

@@ -28,9 +28,21 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	b.run(t, "verify").want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
 	b.run(t, "verify", "--spool", folder).want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
 	b.run(t, "doctor").want(t, 1, "1 file set apart for a person in "+folder, "")
+	// A gateway that is stopped takes back what it told of its spool.
+	b.db.Exec(t, `DELETE FROM spools WHERE spool = 'local'`)
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	text := fmt.Sprintf("database: {url: %q}\ningest: {spool: {dir: %q, unsafe_dir: true}}\n", b.db.URL, folder)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.run(t, "--config", file, "verify").want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
+	b.run(t, "--config", file, "doctor").want(t, 1, "1 file set apart for a person in "+folder, "")
 	if err := os.Remove(damaged); err != nil {
 		t.Fatal(err)
 	}
+	b.run(t, "--config", file, "verify").want(t, 0, "violations  none", "")
+	b.db.Exec(t, `INSERT INTO spools (spool, place, known_at, empty_at, told_at, deliveries, bytes)
+		VALUES ('local', $1, now(), now(), now(), 0, 0)`, spool.Place(folder))
 	b.run(t, "verify").want(t, 0, "violations  none", "")
 	if r := b.run(t, "doctor", "--all"); !strings.Contains(r.out, "0 files set apart for a person in "+folder) {
 		t.Error(r.out)

@@ -91,11 +91,21 @@ func (e *examination) spool(s config.Spool) {
 	e.spoolFiles(s.Dir)
 }
 
-// spoolFiles tells of files that wait for a person.
+// spoolFiles reports the files of a spool that an operator must look at. A folder that does not exist has none.
 func (e *examination) spoolFiles(dir string) {
-	damaged, _ := filepath.Glob(filepath.Join(dir, "*.damaged"))
-	refused, _ := filepath.Glob(filepath.Join(dir, "*.refused"))
-	e.add(unless(len(damaged)+len(refused) == 0, Error), "spool.files", fmt.Sprintf("%s set apart for a person in %s", counted(len(damaged)+len(refused), "file"), dir),
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		e.add(Warn, "spool.files", err.Error(),
+			"run this command as the account of that gateway, to see whether files were set apart")
+		return
+	}
+	apart := 0
+	for _, entry := range entries {
+		if ext := filepath.Ext(entry.Name()); ext == ".damaged" || ext == ".refused" {
+			apart++
+		}
+	}
+	e.add(unless(apart == 0, Error), "spool.files", fmt.Sprintf("%s set apart for a person in %s", counted(apart, "file"), dir),
 		"postern verify --spool "+dir+" says what of them is lost or waits, and what mends it; a file is reported until it is removed")
 }
 

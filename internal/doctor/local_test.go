@@ -49,6 +49,13 @@ func TestLocal(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "spool.files", doctor.Error, "1 file set apart"},
+		"a damaged file in a folder with brackets": {func(t *testing.T, c *config.Config) {
+			c.Ingest.Spool.Dir = filepath.Join(t.TempDir(), "spool[1]")
+			file := filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged")
+			if err := errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}, "spool.files", doctor.Error, "1 file set apart"},
 		"a rule that never fires": {func(_ *testing.T, c *config.Config) {
 			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe"}}
 			c.Effects = map[string]*config.Effect{"receipt": {Source: "shop", Type: "invoise", Steps: []config.EffectStep{{}}}}

@@ -20,7 +20,26 @@ func damagedCount(t *testing.T, r *running) int64 {
 
 func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 	t.Parallel()
-	for name, place := range map[string]int64{"a record": 48 + 40, "the last record": 48 + 96 + 40, "the head": 8} {
+	overwrite := func(place int, text string) func([]byte) []byte {
+		return func(file []byte) []byte { copy(file[place:], text); return file }
+	}
+	cut := func(size int) func([]byte) []byte { return func(file []byte) []byte { return file[:size] } }
+	// Each of the two records takes 96 bytes, behind a head of 48.
+	for name, damage := range map[string]func([]byte) []byte{
+		"a record":                      overwrite(48+40, "8 bytes!"),
+		"the length of a record":        overwrite(48+4, "8 bytes!"),
+		"the beginning of a record":     overwrite(48, "8 bytes!"),
+		"zeros for a record":            overwrite(48, strings.Repeat("\x00", 96)),
+		"the last record":               overwrite(48+96+40, "8 bytes!"),
+		"zeros in the last record":      overwrite(48+96, strings.Repeat("\x00", 16)),
+		"both records":                  overwrite(48+40, strings.Repeat("damage", 20)),
+		"behind the last record":        overwrite(48+2*96, "8 bytes!"),
+		"the head":                      overwrite(8, "8 bytes!"),
+		"zeros for the whole file":      func(file []byte) []byte { return make([]byte, len(file)) },
+		"a file cut in its last record": cut(48 + 96 + 40),
+		"a file cut in its head":        cut(40),
+		"an empty file":                 cut(0),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
@@ -38,10 +57,10 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 				}
 			}
 			r.stop()
-			f, err := os.OpenFile(filepath.Join(dir, strings.Repeat("0", 19)+"1.spool"), os.O_WRONLY, 0)
+			name := filepath.Join(dir, strings.Repeat("0", 19)+"1.spool")
+			file, err := os.ReadFile(name)
 			if err == nil {
-				_, err = f.WriteAt([]byte("8 bytes!"), place)
-				err = errors.Join(err, f.Close())
+				err = os.WriteFile(name, damage(file), 0o600)
 			}
 			if err != nil {
 				t.Fatal(err)
