@@ -61,6 +61,7 @@ func get(t *testing.T, url, host string) *http.Response {
 func apart(t *testing.T) (b *testBundle, gateway, processor *app.App) {
 	t.Helper()
 	b = configured(t, nil)
+	b.cfg.Ingest.Spool.Dir = t.TempDir() // a gateway without a spool has no metrics of it
 	gateway = b.start(t, app.Options{Gateway: true})
 	stripe := b.cfg.Sources["stripe"]
 	stripe.API = config.API{BaseURL: "http://127.0.0.1:1", Key: config.APIKey{Value: "sk_test_metrics"}} // nothing is owed, so nobody calls

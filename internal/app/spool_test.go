@@ -161,3 +161,38 @@ func TestLocalKeepsASpoolWhereItLasts(t *testing.T) {
 		})
 	}
 }
+
+// An earlier process set files of the spool apart: the gauges count them until an operator removes them.
+func TestMetrics_spoolFilesSetApart_areCountedUntilRemoved(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	b.cfg.Ingest.Spool.Dir = t.TempDir()
+	want := map[string]float64{"postern_spool_damaged_files": 1, "postern_spool_refused_files": 2}
+	var files []string
+	for _, name := range []string{"00000000000000000001.spool.damaged", "1-aa.refused", "2-bb.refused"} {
+		file := filepath.Join(b.cfg.Ingest.Spool.Dir, name)
+		files = append(files, file)
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := b.start(t, app.Options{Gateway: true})
+	for metric, n := range want {
+		if got := scrape(t, a)[metric].GetMetric()[0].GetGauge().GetValue(); got != n {
+			t.Errorf("%s is %v, want %v", metric, got, n)
+		}
+	}
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		for metric := range want {
+			if got := scrape(t, a)[metric].GetMetric()[0].GetGauge().GetValue(); got != 0 {
+				return fmt.Errorf("after the removal %s is %v", metric, got)
+			}
+		}
+		return nil
+	})
+}

@@ -34,9 +34,10 @@ func (a *App) openSpool(cfg *config.Config) (_ *spool.Spool, name string, err er
 	if left := s.Stats(); left.Records > 0 {
 		a.Logger.Info("the spool holds deliveries of an earlier process; they are appended now", "deliveries", left.Records, "bytes", left.Bytes, "oldest", left.Oldest)
 	}
-	if left := s.Stats(); left.Damaged > 0 {
-		a.Logger.Error("the spool has files that could not be read whole: acknowledged deliveries may be missing; postern verify --spool tells of each, and they are reported until they are removed",
-			"files", left.Damaged, "dir", cfg.Ingest.Spool.Dir)
+	if left := s.Stats(); left.Damaged > 0 || left.Refused > 0 {
+		a.Logger.Error("the spool has files that were set apart: acknowledged deliveries may be missing; "+
+			"postern verify --spool tells of each, and they are reported until they are removed",
+			"damaged", left.Damaged, "refused", left.Refused, "dir", cfg.Ingest.Spool.Dir)
 	}
 	return s, name, nil
 }

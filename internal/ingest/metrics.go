@@ -98,15 +98,17 @@ type spoolCollector struct{ s *Server }
 
 var (
 	spoolRecords = prometheus.NewDesc("postern_spool_deliveries", "Acknowledged deliveries on the gateway's own disk that are not in the log yet.", nil, nil)
-	spoolBytes   = prometheus.NewDesc("postern_spool_bytes", "Bytes that they take there.", nil, nil)
-	spoolOldest  = prometheus.NewDesc("postern_spool_oldest_seconds", "How long the oldest of them has waited; 0 for an empty spool.", nil, nil)
+	spoolBytes   = prometheus.NewDesc("postern_spool_bytes", "Bytes that these deliveries take on the gateway's own disk.", nil, nil)
+	spoolOldest  = prometheus.NewDesc("postern_spool_oldest_seconds", "How long the oldest of these deliveries has waited; 0 for an empty spool.", nil, nil)
 	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files", "Files of the spool that could not be read whole and were not removed yet.", nil, nil)
-	spoolUsable  = prometheus.NewDesc("postern_spool_usable", "1 while the spool would take a delivery, else 0.", nil, nil)
+	spoolRefused = prometheus.NewDesc("postern_spool_refused_files",
+		"Acknowledged deliveries that the log refused, in files beside the spool that were not removed yet.", nil, nil)
+	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 while the spool would take a delivery, else 0.", nil, nil)
 )
 
 // Describe names the metrics.
 func (spoolCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{spoolRecords, spoolBytes, spoolOldest, spoolDamaged, spoolUsable} {
+	for _, d := range []*prometheus.Desc{spoolRecords, spoolBytes, spoolOldest, spoolDamaged, spoolRefused, spoolUsable} {
 		ch <- d
 	}
 }
@@ -124,7 +126,7 @@ func (c spoolCollector) Collect(ch chan<- prometheus.Metric) {
 		age = time.Since(stats.Oldest).Seconds()
 	}
 	for desc, value := range map[*prometheus.Desc]float64{spoolRecords: float64(stats.Records), spoolBytes: float64(stats.Bytes), spoolOldest: age,
-		spoolDamaged: float64(stats.Damaged), spoolUsable: usable} {
+		spoolDamaged: float64(stats.Damaged), spoolRefused: float64(stats.Refused), spoolUsable: usable} {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/spool"
 )
@@ -114,5 +115,39 @@ func TestStats_damagedFileThatCannotBeRenamed_isCounted(t *testing.T) {
 	}
 	if err := r.Drain(t.Context(), 10, 1<<20, none); err != nil || r.Stats().Damaged != 1 {
 		t.Errorf("%+v, %v", r.Stats(), err)
+	}
+}
+
+// The log may refuse a record for what it holds: SetApart keeps it in a file of its own.
+func TestStats_refusedRecord_isCountedUntilRemoved(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var r *running
+	restart := func() {
+		disk, err := spool.Folder(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = start(t, disk, small)
+	}
+	restart()
+	name, err := r.SetApart(spool.Record{At: time.Now(), Bytes: []byte("refused")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		r.all(t)
+		if s := r.Stats(); s.Refused != 1 || s.Damaged != 0 {
+			t.Fatalf("%+v, want one refused record", s)
+		}
+		r.stop()
+		restart()
+	}
+	if err := os.Remove(filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+	r.all(t)
+	if s := r.Stats(); s.Refused != 0 {
+		t.Errorf("after the removal: %+v", s)
 	}
 }

@@ -150,11 +150,11 @@ func (s *Spool) retired(g *segment, end int64) (over, busy bool) {
 	return true, false
 }
 
-// forgetRemoved drops from Stats.Damaged the files that an operator has removed. Without such files it does not touch the
-// disk, and a folder that cannot be read keeps the count.
+// forgetRemoved drops from Stats the files that were set apart and that an operator has removed. Without such files it
+// does not touch the disk, and a folder that cannot be read keeps the count.
 func (s *Spool) forgetRemoved() {
 	s.mu.Lock()
-	known := len(s.damaged)
+	known := len(s.apart)
 	s.mu.Unlock()
 	if known == 0 {
 		return
@@ -165,13 +165,13 @@ func (s *Spool) forgetRemoved() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.damaged, func(name string, _ bool) bool { return !slices.Contains(names, name) })
+	maps.DeleteFunc(s.apart, func(name string, _ bool) bool { return !slices.Contains(names, name) })
 }
 
 // tell says that a segment is set apart, and what that means.
 func (s *Spool) tell(g *segment, name string, why error) {
 	s.mu.Lock()
-	s.damaged[name] = true
+	s.apart[name] = true
 	s.mu.Unlock()
 	switch {
 	case g.read != nil && g.read.lost == 0 && errors.Is(why, io.EOF):
@@ -191,6 +191,11 @@ func (s *Spool) SetApart(rec Record) (string, error) {
 	sum := sha256.Sum256(rec.Bytes)
 	name := fmt.Sprintf("%d-%x%s", rec.At.UnixMicro(), sum[:8], refused)
 	f, err := s.disk.Create(name)
+	if err == nil {
+		s.mu.Lock()
+		s.apart[name] = true
+		s.mu.Unlock()
+	}
 	if errors.Is(err, fs.ErrExist) {
 		return name, nil // by a process that ended before its file went
 	}

@@ -61,8 +61,8 @@ type Spool struct {
 	// active is written to, sealed are only read, the oldest first.
 	active *segment
 	sealed []*segment
-	// damaged are the names of the files that Stats.Damaged counts.
-	damaged map[string]bool
+	// apart are the names of the files that Stats.Damaged and Stats.Refused count.
+	apart map[string]bool
 	// syncing is since when a write is under way, and making since when a file is made ahead, zero while none is; broken is why no file could be made ahead.
 	syncing time.Time
 	making  time.Time
@@ -89,12 +89,14 @@ type Stats struct {
 	Oldest time.Time
 	// Damaged counts the files that could not be read whole and were not removed yet, also those of earlier processes.
 	Damaged int64
+	// Refused counts the records that SetApart kept and that were not removed yet, also those of earlier processes.
+	Refused int64
 }
 
 // Open takes up what an earlier process left on the disk, which is the spool's from now on.
 func Open(disk Disk, o Options) (*Spool, error) {
 	o.SegmentBytes, o.StallAfter = cmp.Or(o.SegmentBytes, segmentBytes), cmp.Or(o.StallAfter, time.Second)
-	s := &Spool{o: o, disk: disk, ready: make(chan struct{}, 1), wrote: make(chan struct{}, 1), damaged: map[string]bool{}}
+	s := &Spool{o: o, disk: disk, ready: make(chan struct{}, 1), wrote: make(chan struct{}, 1), apart: map[string]bool{}}
 	names, err := disk.Names()
 	if err != nil {
 		return nil, fmt.Errorf("open the spool: %w", err)
@@ -120,6 +122,10 @@ func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, s
 
 // adopt takes up a file that was there.
 func (s *Spool) adopt(name string) error {
+	if strings.HasSuffix(name, refused) {
+		s.apart[name] = true
+		return nil
+	}
 	base, _, _ := strings.Cut(name, ".")
 	number, err := strconv.ParseUint(base, 10, 64)
 	if err != nil {
@@ -130,7 +136,7 @@ func (s *Spool) adopt(name string) error {
 	case strings.HasSuffix(name, making):
 		return s.disk.Remove(name)
 	case strings.HasSuffix(name, suffix+damaged):
-		s.damaged[name] = true
+		s.apart[name] = true
 		return nil
 	case !strings.HasSuffix(name, suffix):
 		return nil
@@ -157,7 +163,13 @@ func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kept := s.kept
-	kept.Damaged = int64(len(s.damaged))
+	for name := range s.apart {
+		if strings.HasSuffix(name, refused) {
+			kept.Refused++
+		} else {
+			kept.Damaged++
+		}
+	}
 	return kept
 }
 
