@@ -113,8 +113,8 @@ func (v *verifying) options(ctx context.Context, c *cli, pool *pgxpool.Pool, err
 	return verify.Options{Pool: pool, Known: known, Sources: admin.Configured(endpoints, known), Sample: v.sample, Signatures: v.signatures, Most: v.most, Wait: v.wait, Spools: spools}, nil
 }
 
-// folders are those that the command names, that of the configuration, and those on this machine that gateways have told
-// the database of. A gateway that was stopped in order has taken back what it told.
+// folders are those that the command names, that of the configuration, and those on this machine
+// that the database knows. A gateway that was stopped in order has removed its spool from there.
 func (v *verifying) folders(ctx context.Context, c *cli, pool *pgxpool.Pool, errs io.Writer) ([]string, error) {
 	local, err := redaction.LocalSpools(ctx, pool)
 	if err != nil {

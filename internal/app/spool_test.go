@@ -162,7 +162,7 @@ func TestLocalKeepsASpoolWhereItLasts(t *testing.T) {
 	}
 }
 
-// An earlier process set files of the spool apart: the gauges count them until an operator removes them.
+// An earlier process set files of the spool apart: the gauges count them until they are removed.
 func TestMetrics_spoolFilesSetApart_areCountedUntilRemoved(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)

@@ -91,7 +91,8 @@ func (e *examination) spool(s config.Spool) {
 	e.spoolFiles(s.Dir)
 }
 
-// spoolFiles reports the files of a spool that an operator must look at. A folder that does not exist has none.
+// spoolFiles reports the files of a spool that an operator must look at. A folder that does not
+// exist has none.
 func (e *examination) spoolFiles(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -150,8 +150,8 @@ func (s *Spool) retired(g *segment, end int64) (over, busy bool) {
 	return true, false
 }
 
-// forgetRemoved drops from Stats the files that were set apart and that an operator has removed. Without such files it
-// does not touch the disk, and a folder that cannot be read keeps the count.
+// forgetRemoved drops from Stats the files that were set apart and that an operator has removed.
+// Without such files it does not touch the disk. A folder that cannot be read keeps the count.
 func (s *Spool) forgetRemoved() {
 	s.mu.Lock()
 	known := len(s.apart)

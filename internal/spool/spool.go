@@ -89,7 +89,8 @@ type Stats struct {
 	Oldest time.Time
 	// Damaged counts the files that could not be read whole and were not removed yet, also those of earlier processes.
 	Damaged int64
-	// Refused counts the records that SetApart kept and that were not removed yet, also those of earlier processes.
+	// Refused counts the records that SetApart kept and that were not removed yet, also those of
+	// earlier processes.
 	Refused int64
 }
 

@@ -20,7 +20,8 @@ func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 	t.Parallel()
 	bin := build(t, "postern", "gateway", "processor")
 	const obeyed, want = "\u009b\u202e", `\u009b\u202e`
-	// No spool is kept in /tmp: a log line says so and names the folder. Nothing listens at port 1, so the program ends.
+	// No spool is kept in /tmp: a log line says so and names the folder. Nothing listens at port 1,
+	// so the program ends.
 	dir, err := os.MkdirTemp("/tmp", "postern-"+obeyed)
 	if err != nil {
 		t.Fatal(err)
