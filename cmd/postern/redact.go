@@ -162,7 +162,7 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		lines = append(lines, fmt.Sprintf("%s looked at cannot be read as JSON or a form, as event %d: there was looked for the value as it stands, which finds none that is written otherwise.",
 			counted(int(p.Unread), "event"), p.FirstUnread))
 	}
-	lines = append(lines, sharedLines(p)...)
+	lines = append(lines, leftLines(p)...)
 	if p.Events+p.Dropped+p.Objects == 0 {
 		return strings.Join(append(lines, "No events are chosen."), "\n")
 	}
@@ -173,10 +173,6 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	lines = append(lines, fmt.Sprintf("%s of %s%s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), stored))
 	if len(p.Types) > 1 {
 		lines = append(lines, "Chosen: "+typeWords(p.Types)+".")
-	}
-	if len(p.Others) > 0 {
-		lines = append(lines, "Mentioned elsewhere, and stays: "+typeWords(p.Others)+".",
-			"To clear that too, give --mentions with the ids and e-mail addresses of the person, instead of --object.")
 	}
 	if p.Already > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them are redacted already.", p.Already))
@@ -190,17 +186,21 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	return strings.Join(append(lines, notCleared), "\n")
 }
 
-// sharedLines tell what is left since it names another person too.
-func sharedLines(p *redaction.Preview) []string {
-	if len(p.SharedTypes) == 0 {
-		return nil
+// leftLines tell what mentions the person and is left, and what to give to have it cleared too.
+func leftLines(p *redaction.Preview) (lines []string) {
+	if len(p.SharedTypes) > 0 {
+		var kinds []string
+		for _, t := range p.SharedTypes {
+			kinds = append(kinds, t.Type)
+		}
+		lines = append(lines, "Names another person too, and stays: "+typeWords(p.SharedTypes)+".",
+			"To clear that too, give --include "+strings.Join(kinds, ",")+".")
 	}
-	var kinds []string
-	for _, t := range p.SharedTypes {
-		kinds = append(kinds, t.Type)
+	if len(p.Others) > 0 {
+		lines = append(lines, "Mentions the object, and stays: "+typeWords(p.Others)+".",
+			"To clear that too, give --mentions with the ids and e-mail addresses of the person, instead of --object.")
 	}
-	return []string{"Names another person too, and stays: " + typeWords(p.SharedTypes) + ".",
-		"To clear that too, give --include " + strings.Join(kinds, ",") + "."}
+	return lines
 }
 
 // typeWords are counts by type: invoice (2 objects, 5 events, such as in_1).
@@ -275,7 +275,7 @@ func redactionCounts(counts map[string]int64) string {
 		parts = append(parts, counted(int(n), "request")+" left to be answered")
 	}
 	if n := counts[redaction.CountShared]; n > 0 {
-		parts = append(parts, counted(int(n), "event")+" left that name another person too")
+		parts = append(parts, counted(int(n), "event")+" left where another person is named too")
 	}
 	if n := counts[redaction.CountUnread]; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d could not be read", n))

@@ -124,3 +124,38 @@ func TestRedactRequests(t *testing.T) {
 		t.Errorf("%d events have a body, %v", left, err)
 	}
 }
+
+func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.redacts(t)
+	b.append(t, "stripe", "evt_1", `{"customer": "cus_1a", "email": "`+address+`"}`)
+	b.append(t, "stripe", "evt_2", `{"customer": "cus_1ab"}`)
+	b.append(t, "stripe", "evt_3", `{"customers": ["cus_1a", "cus_2b"]}`)
+	b.shopify(t, "orders/create", `{"id": 7, "note": "for `+address+`"}`)
+
+	b.run(t, "events", "list", "--mentions", "cus_1a").want(t, 0, "evt_3", "")
+	if r := b.run(t, "events", "list", "--mentions", "cus_1a,"+strings.ToUpper(address)); strings.Count(r.out, "\n") != 4 || strings.Contains(r.out, "evt_2") {
+		t.Errorf("events that mention her:\n%s", r.out)
+	}
+	b.run(t, "events", "list", "--mentions", "cus_1a", "--limit", "1").want(t, 0, "evt_3", "postern: searched back to ")
+	b.run(t, "events", "list", "--mentions", "ada").want(t, 2, "", "too short to be told from other things")
+	b.run(t, "redact", "--mentions", "1999", "--reason", "r").want(t, 2, "", "too short")
+	b.run(t, "redact", "--mentions", "1234567", "--reason", "r").want(t, 2, "", "may also be an amount")
+	b.run(t, "redact", "--mentions", " , ", "--reason", "r").want(t, 2, "", "give 1 to 50 values")
+	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "", "say what in one way")
+	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0, "Names another person too, and stays: ", "")
+	both := execute(t.Context(), "cus_1a\n"+address+"\n", "--dir", b.dir, "redact", "--mentions", "-", "--reason", "ticket 19", "--yes")
+	both.want(t, 0, "2 redacted, 0 objects cleared, 1 event left where another person is named too, 4 looked at", "")
+	b.run(t, "runs", "show", "1").want(t, 0, "mentions cus_1a,"+redaction.NameOf(address), "")
+	b.run(t, "audit", "list").want(t, 0, "mentions=cus_1a%2Csha256", "")
+	var left int
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM runs r WHERE r::text ILIKE '%' || $1 || '%')
+		+ (SELECT count(*) FROM audit a WHERE a::text ILIKE '%' || $1 || '%')`, address).Scan(&left); err != nil || left > 0 {
+		t.Errorf("%d rows of the ledgers tell the address, %v", left, err)
+	}
+	b.run(t, "redact", "--mentions", "cus_1a", "--include", "invoice.paid,unknown,thing", "--preview").want(t, 0, "", "")
+	b.run(t, "redact", "--source", "stripe", "--object-type", "customer", "--object", "cus_1a", "--account", "", "--reason", "r", "--yes").want(t, 0,
+		"Mentions the object, and stays: ", "")
+	b.run(t, "runs", "show", "2").want(t, 0, "object cus_1a", "")
+}
