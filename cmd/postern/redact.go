@@ -162,9 +162,8 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		lines = append(lines, fmt.Sprintf("%s looked at cannot be read as JSON or a form, as event %d: there was looked for the value as it stands, which finds none that is written otherwise.",
 			counted(int(p.Unread), "event"), p.FirstUnread))
 	}
-	lines = append(lines, leftLines(p)...)
 	if p.Events+p.Dropped+p.Objects == 0 {
-		return strings.Join(append(lines, "No events are chosen."), "\n")
+		return strings.Join(append(append(lines, "No events are chosen."), leftLines(p)...), "\n")
 	}
 	stored := ""
 	if p.Events+p.Dropped > 0 {
@@ -172,7 +171,7 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	}
 	lines = append(lines, fmt.Sprintf("%s of %s%s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), stored))
 	if len(p.Types) > 1 {
-		lines = append(lines, "Chosen: "+typeWords(p.Types)+".")
+		lines = append(lines, "Chosen:"+typeLines(p.Types))
 	}
 	if p.Already > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them are redacted already.", p.Already))
@@ -183,7 +182,7 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	if p.Dropped > 0 {
 		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what they left in objects is cleared.", strconv.FormatInt(p.Dropped, 10)))
 	}
-	return strings.Join(append(lines, notCleared), "\n")
+	return strings.Join(append(append(lines, leftLines(p)...), notCleared), "\n")
 }
 
 // leftLines tell what mentions the person and is left, and what to give to have it cleared too.
@@ -193,19 +192,18 @@ func leftLines(p *redaction.Preview) (lines []string) {
 		for _, t := range p.SharedTypes {
 			kinds = append(kinds, t.Type)
 		}
-		lines = append(lines, "Names another person too, and stays: "+typeWords(p.SharedTypes)+".",
+		lines = append(lines, "Names another person too, and stays:"+typeLines(p.SharedTypes),
 			"To clear that too, give --include "+strings.Join(kinds, ",")+".")
 	}
 	if len(p.Others) > 0 {
-		lines = append(lines, "Mentions the object, and stays: "+typeWords(p.Others)+".",
+		lines = append(lines, "Mentions the object, and stays:"+typeLines(p.Others),
 			"To clear that too, give --mentions with the ids and e-mail addresses of the person, instead of --object.")
 	}
 	return lines
 }
 
-// typeWords are counts by type: invoice (2 objects, 5 events, such as in_1).
-func typeWords(types []redaction.TypeCount) string {
-	var all []string
+// typeLines are counts by type, on a line each.
+func typeLines(types []redaction.TypeCount) (all string) {
 	for _, t := range types {
 		var parts []string
 		if t.Objects > 0 {
@@ -217,9 +215,9 @@ func typeWords(types []redaction.TypeCount) string {
 		if t.Example != "" {
 			parts = append(parts, "such as "+t.Example)
 		}
-		all = append(all, fmt.Sprintf("%s (%s)", t.Type, strings.Join(parts, ", ")))
+		all += fmt.Sprintf("\n  %s: %s", t.Type, strings.Join(parts, ", "))
 	}
-	return strings.Join(all, ", ")
+	return all
 }
 
 var requestColumns = []column[redaction.Request]{

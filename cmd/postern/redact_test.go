@@ -144,7 +144,7 @@ func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
 	b.run(t, "redact", "--mentions", "1234567", "--reason", "r").want(t, 2, "", "may also be an amount")
 	b.run(t, "redact", "--mentions", " , ", "--reason", "r").want(t, 2, "", "give 1 to 50 values")
 	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "", "say what in one way")
-	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0, "Names another person too, and stays: ", "")
+	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0, "Names another person too, and stays:\n  customer: 1 event, such as cus_1\n", "")
 	both := execute(t.Context(), "cus_1a\n"+address+"\n", "--dir", b.dir, "redact", "--mentions", "-", "--reason", "ticket 19", "--yes")
 	both.want(t, 0, "2 redacted, 0 objects cleared, 1 event left where another person is named too, 4 looked at", "")
 	b.run(t, "runs", "show", "1").want(t, 0, "mentions cus_1a,"+redaction.NameOf(address), "")
@@ -156,6 +156,6 @@ func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
 	}
 	b.run(t, "redact", "--mentions", "cus_1a", "--include", "invoice.paid,unknown,thing", "--preview").want(t, 0, "", "")
 	b.run(t, "redact", "--source", "stripe", "--object-type", "customer", "--object", "cus_1a", "--account", "", "--reason", "r", "--yes").want(t, 0,
-		"Mentions the object, and stays: ", "")
+		"Mentions the object, and stays:\n", "")
 	b.run(t, "runs", "show", "2").want(t, 0, "object cus_1a", "")
 }
