@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -47,9 +49,7 @@ func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	b.object(t, "stripe", "", "order", "7", true)
-	h := admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
-		Endpoints: func() []config.Endpoint { return nil },
-		Rule:      func(string) (*rules.Rule, error) { return nil, nil }})
+	h := b.walked(t)
 	status, body := b.post(t, "/api/v1/replays", "application/json", `{"reason": "because"}`)
 	if status != 200 || fmt.Sprint(body["run"]) != usual["run"] {
 		t.Fatalf("%d %v", status, body)
@@ -60,12 +60,102 @@ func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 			w := &walk{h: h, route: r}
 			w.path(t)
 			found += w.parameters(t)
+			w.raw(t)
 			sent += w.sent
 		}
 	}
 	t.Logf("%d parameters, %d requests", found, sent)
 	if found < 100 {
 		t.Errorf("%d parameters found: do routes still say which they know?", found)
+	}
+}
+
+// walked is the interface with all of its routes. Each request may have a token and needs none.
+func (b *testBundle) walked(t *testing.T) http.Handler {
+	t.Helper()
+	pool := b.db.Role(t, "operator")
+	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Tokens: &access.Keeper{DB: pool},
+		Ready:     func(context.Context) error { return nil },
+		Metrics:   http.NotFoundHandler(),
+		Endpoints: func() []config.Endpoint { return nil },
+		Rule:      func(string) (*rules.Rule, error) { return nil, nil }})
+}
+
+// hostileHeaders are headers that the interface, its router or a proxy before it may read: first those
+// that the interface reads, which get each value.
+var hostileHeaders = []string{
+	"Authorization", "Idempotency-Key", "Content-Type", "Content-Encoding", "Accept", "Accept-Encoding",
+	"Cookie", "Forwarded", "If-None-Match", "Origin", "Range", "Traceparent", "Transfer-Encoding",
+	"X-Forwarded-For", "X-Forwarded-Proto", "X-Http-Method-Override", "X-Real-Ip", "X-Request-Id",
+}
+
+// TestRoutes_hostileHeaders_areClientErrors sends each header with each value, and twice, to each
+// route and to a path and a method that no route has.
+func TestRoutes_hostileHeaders_areClientErrors(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	h, sent := b.walked(t), 0
+	all := append(routes(t, h), &echo.Route{Method: "BREW", Path: "/api/v1/events"}, &echo.Route{Method: "GET", Path: "/"})
+	for _, r := range all {
+		if strings.HasPrefix(r.Path, "/debug/pprof") {
+			continue // a profile takes its time, and one at a time is made
+		}
+		w := &walk{h: h, route: r}
+		for i, name := range hostileHeaders {
+			texts := headerTexts
+			if i >= 3 {
+				texts = texts[:5]
+			}
+			for _, text := range texts {
+				w.headers(t, http.Header{name: {text}})
+			}
+			w.headers(t, http.Header{name: {"a", "a"}})
+			w.headers(t, http.Header{name: {}})
+		}
+		w.headers(t, http.Header{"Host": {"\xff\x00"}})
+		sent += w.sent
+	}
+	t.Logf("%d routes, %d requests", len(all), sent)
+}
+
+// headerTexts are values of headers; texts of each kind that are valid are among them.
+var headerTexts = []string{
+	"", "\x00", "\xff", "a\r\nb: c", strings.Repeat("x", 100_000), `"\x00"`, `"` + "\xff" + `"`, `"\`, "-1", "1e400",
+	strings.Repeat("a", 255), strings.Repeat("a", 256), "Bearer ", "Bearer \x00", "Bearer \xff",
+	"bearer " + access.Prefix + strings.Repeat("A", 52), "Bearer " + access.Prefix + strings.Repeat("\xff", 52),
+	"application/json; charset=\xff", "application/json; a=b; a=b", "multipart/form-data", "chunked", "bytes=9-1",
+}
+
+// headers sends a request that is usual but for some headers. "Host" is the request's host.
+func (w *walk) headers(t *testing.T, header http.Header) {
+	t.Helper()
+	req := w.request(w.to("", ""), "", `{"reason": "because"}`)
+	for name, values := range header {
+		if name == "Host" {
+			req.Host = values[0]
+			continue
+		}
+		req.Header[name] = values
+	}
+	w.do(t, req, fmt.Sprintf("%.200q", header))
+}
+
+// raw sends queries and bodies that are not made of names and values.
+func (w *walk) raw(t *testing.T) {
+	t.Helper()
+	for _, query := range []string{
+		"%zz", "%", "a;b", ";", "&&&", "=", "limit=1&limit=2", "%00=1", "%ff=%ff", "limit=%ff&limit=%00",
+		strings.Repeat("a=1&", 20_000), strings.Repeat("limit=1&", 20_000), strings.Repeat("%00", 10_000),
+	} {
+		w.send(t, w.to("", ""), query, `{"reason": "because"}`)
+	}
+	for _, body := range []string{
+		"", "\x00", "\xff", "{", "null", "[]", "{}{}", `{"reason": "a", "reason": "\u0000"}`, `{"\u0000": "a"}`,
+		"{\"\xff\": \"\xff\", \"reason\": \"a\"}", strings.Repeat("[", 100_000), strings.Repeat(`{"a":`, 100_000),
+		`{"reason": "` + strings.Repeat("x", 2<<20) + `"}`, strings.Repeat(" ", 2<<20), "\ufeff{}",
+		`{` + strings.Repeat(`"reason": "a", `, 10_000) + `"reason": "a"}`,
+	} {
+		w.send(t, w.to("", ""), "", body)
 	}
 }
 
@@ -168,16 +258,33 @@ func quoted(text string) string {
 	return string(b)
 }
 
-// send fails the test where a request is answered as a fault of the server.
+// send fails the test where a request is answered as a fault of the server. Each second change has
+// a key, so that its answer is kept too.
 func (w *walk) send(t *testing.T, path, query, body string) (status int, detail string) {
 	t.Helper()
-	w.sent++
-	req := httptest.NewRequest(w.route.Method, "http://127.0.0.1:8081"+path+"?"+query, strings.NewReader(body))
+	req := w.request(path, query, body)
+	if w.sent%2 == 1 && w.route.Method != http.MethodGet {
+		req.Header.Set("Idempotency-Key", fmt.Sprint("key_", w.sent))
+	}
+	return w.do(t, req, fmt.Sprintf("%.200s?%.200s %.200s", path, query, body))
+}
+
+// request is one to the route.
+func (w *walk) request(path, query, body string) *http.Request {
+	req := httptest.NewRequest(w.route.Method, "http://127.0.0.1:8081"+path, strings.NewReader(body))
+	req.URL.RawQuery = query
 	req.Header.Set("Content-Type", "application/json")
+	return req
+}
+
+// do has a request answered, which the text describes.
+func (w *walk) do(t *testing.T, req *http.Request, text string) (status int, detail string) {
+	t.Helper()
+	w.sent++
 	res := httptest.NewRecorder()
 	w.h.ServeHTTP(res, req)
 	if res.Code >= 500 {
-		t.Errorf("%s %.200s?%.200s %.200s: %d %s", w.route.Method, path, query, body, res.Code, res.Body)
+		t.Errorf("%s %s %s: %d %s", w.route.Method, w.route.Path, text, res.Code, res.Body)
 	}
 	var p struct{ Detail string }
 	_ = json.Unmarshal(res.Body.Bytes(), &p) // another answer than a problem has none

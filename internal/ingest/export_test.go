@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -15,6 +17,9 @@ var (
 	AppendVerification = appendVerification
 	AppendReceipt      = appendReceipt
 )
+
+// Routes are those of a server.
+func (s *Server) Routes() []*echo.Route { return s.router().Routes() }
 
 // Batches hands out batches as the writers of a server get them.
 type Batches struct{ a *appender }

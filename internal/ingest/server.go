@@ -233,7 +233,9 @@ func (c *cached) get(ctx context.Context, ask func(context.Context) error) error
 }
 
 // Handler serves /webhooks/{source}, /healthz and /readyz.
-func (s *Server) Handler() http.Handler {
+func (s *Server) Handler() http.Handler { return s.part(s.router()) }
+
+func (s *Server) router() *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = s.fail
 	e.Any("/webhooks/:source", s.door)
@@ -247,7 +249,7 @@ func (s *Server) Handler() http.Handler {
 		}
 		return c.String(http.StatusOK, "ready\n")
 	})
-	return s.part(e)
+	return e
 }
 
 // part has answers close their connections once the server drains. It stands around echo, which would make its own middleware anew for each request.
