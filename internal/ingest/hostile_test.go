@@ -42,8 +42,10 @@ var hostileBodies = []string{
 	`{"id": -1, "created": -1, "updated_at": -1}`, `{"id": 123456789012345678901234567890}`,
 	`{"id": {}, "type": [], "data": null, "created": "x"}`, `{"id": "a", "id": "\u0000", "type": "\u0000"}`,
 	`{"id": "` + strings.Repeat("x", 100_000) + `", "type": "` + strings.Repeat("x", 100_000) + `"}`,
-	strings.Repeat("[", 100_000), strings.Repeat(`{"id":`, 2000) + "1" + strings.Repeat("}", 2000),
-	"[" + strings.Repeat("1e100000,", 20_000) + "1]", `{"id": "a", "object": "event", "type": "customer.updated", "created": 9e18}`,
+	strings.Repeat("[", 100_000),
+	strings.Repeat(`{"id":`, 2000) + "1" + strings.Repeat("}", 2000),
+	"[" + strings.Repeat("1e100000,", 20_000) + "1]",
+	`{"id": "a", "object": "event", "type": "customer.updated", "created": 9e18}`,
 }
 
 // strangers are sources of all providers, and what their requests are answered.

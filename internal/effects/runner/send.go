@@ -28,9 +28,9 @@ func (d *destination) send(ctx context.Context, c *call) (a answer) {
 	ctx, cancel := context.WithTimeout(ctx, c.step.Timeout)
 	defer cancel()
 	var began atomic.Bool
-	// Not WroteHeaders, which HTTP/2 calls after they are sent: a call that ends in between may have been received.
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { began.Store(true) }})
-	req, err := http.NewRequestWithContext(ctx, c.request.Method, d.reach.URL+c.request.Path, http.NoBody)
+	address := d.reach.URL + c.request.Path
+	ctx = httptrace.WithClientTrace(ctx, beforeFirstByte(address, func() { began.Store(true) }))
+	req, err := http.NewRequestWithContext(ctx, c.request.Method, address, http.NoBody)
 	if err != nil {
 		return answer{err: err, unsent: true}
 	}
@@ -57,6 +57,22 @@ func (d *destination) send(ctx context.Context, c *call) (a answer) {
 	}
 	a.body = []byte(d.clean(string(a.body)))
 	return a
+}
+
+// longAddress is less than the transport's buffer of 4 KiB, in bytes. A request line with a shorter
+// address stays in the buffer until WroteHeaderField was called.
+const longAddress = 2 << 10
+
+// beforeFirstByte returns a trace that calls begin before the first byte of a request can leave.
+// WroteHeaders is too late: HTTP/2 calls it after the headers are sent, and a call that ends in
+// between may have been received. HTTP/1 calls WroteHeaderField after the request line, which leaves
+// separately where it fills the buffer. GotConn is early enough for each request, but after it a
+// request can still wait for its turn on an HTTP/2 connection without being sent.
+func beforeFirstByte(address string, begin func()) *httptrace.ClientTrace {
+	if len(address) > longAddress {
+		return &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { begin() }}
+	}
+	return &httptrace.ClientTrace{WroteHeaderField: func(string, []string) { begin() }}
 }
 
 // sign signs a call by Standard Webhooks: its id, which for a step is its key, is the same at each attempt, and its time is the attempt's.
