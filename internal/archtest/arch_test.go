@@ -43,6 +43,26 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
+// A session that is opened by an address alone has the settings of its database and login.
+func TestSessions_openedByProducts_haveOurSettings(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, f := range tree(t) {
+		if f.test || !strings.HasPrefix(f.pkg, "internal/") && !strings.HasPrefix(f.pkg, "cmd/") || strings.HasPrefix(f.pkg, "internal/testkit") {
+			continue
+		}
+		for _, call := range f.connects {
+			found++
+			if opens[call] == byAddress || f.pkg != "internal/postgres" {
+				t.Errorf("%s calls %s: sessions are opened in internal/postgres, by a configuration that configure has set", f.path, call)
+			}
+		}
+	}
+	if found < 4 {
+		t.Errorf("%d calls open sessions: is each of the functions listed?", found)
+	}
+}
+
 func TestNoInit(t *testing.T) {
 	t.Parallel()
 	for _, f := range tree(t) {

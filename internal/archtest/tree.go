@@ -21,8 +21,10 @@ type file struct {
 	inits     int
 	// concurrent: it begins goroutines. looks: its TestMain looks for those that were left behind.
 	concurrent, looks bool
-	functions         []function
-	undocumented      []string
+	// connects are the calls that open sessions with PostgreSQL.
+	connects     []string
+	functions    []function
+	undocumented []string
 }
 
 type function struct {
@@ -81,6 +83,18 @@ func readFile(root, path string) (file, error) {
 	return f, nil
 }
 
+// opens are the functions that open sessions with PostgreSQL: by an address alone, or by a configuration.
+var opens = map[string]int{
+	"pgx.Connect": byAddress, "pgxpool.New": byAddress, "pgconn.Connect": byAddress, "sql.Open": byAddress,
+	"pgx.ConnectConfig": byConfig, "pgxpool.NewWithConfig": byConfig, "pgconn.ConnectConfig": byConfig,
+	"stdlib.OpenDB": byConfig, "stdlib.OpenDBFromPool": byConfig,
+}
+
+const (
+	byAddress = iota + 1
+	byConfig
+)
+
 // inspect looks for what begins goroutines (also by the Go of a wait group or an error group), and for who asks afterwards what became of them.
 func (f *file) inspect(n ast.Node) bool {
 	switch n := n.(type) {
@@ -90,6 +104,9 @@ func (f *file) inspect(n ast.Node) bool {
 		of, _ := n.X.(*ast.Ident)
 		f.concurrent = f.concurrent || n.Sel.Name == "Go"
 		f.looks = f.looks || of != nil && (of.Name == "testkit" && n.Sel.Name == "Main" || of.Name == "goleak")
+		if of != nil && opens[of.Name+"."+n.Sel.Name] != 0 {
+			f.connects = append(f.connects, of.Name+"."+n.Sel.Name)
+		}
 	}
 	return true
 }

@@ -138,7 +138,11 @@ func (c *Cluster) ready(ctx context.Context) error {
 }
 
 func (c *Cluster) ensureDatabase(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, c.url("postgres"))
+	cfg, err := sessionConfig(c.url("postgres"))
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}

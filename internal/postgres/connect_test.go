@@ -106,22 +106,52 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	}
 }
 
-// A pooler that keeps to itself what a session asks for at its start is found out.
-func TestASessionThatIsNotDurableIsRefused(t *testing.T) {
+// A pooler that drops the settings of a session's start is found.
+func TestSession_settingsDroppedByPooler_isRejected(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	cfg, err := postgres.PoolConfig(postgres.Options{URL: db.URL, Role: "postern_gateway"})
+	for setting, tc := range map[string]struct{ value, want string }{
+		"synchronous_commit":            {"off", "synchronous_commit is off in a session that asked for on"},
+		"default_transaction_isolation": {"repeatable read", "is repeatable read in a session that asked for read committed"},
+	} {
+		cfg, err := postgres.PoolConfig(postgres.Options{URL: db.URL, Role: "postern_gateway"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.RuntimeParams[setting] = tc.value
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := postgres.Prove(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.want) || postgres.IsUnavailable(err) {
+			t.Errorf("%s: got %v, unavailable: %t", setting, err, postgres.IsUnavailable(err))
+		}
+		pool.Close()
+	}
+}
+
+// Sessions of migrations, their status and a private server's first one have no pool. archtest sees to it that no other
+// package opens sessions.
+func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	change := "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"
+	if _, err := db.Pool.Exec(t.Context(), change); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := postgres.SessionConfig(db.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	if err := postgres.Prove(t.Context(), pool); err == nil || !strings.Contains(err.Error(), "synchronous_commit is off in a session that asked for on") || postgres.IsUnavailable(err) {
-		t.Errorf("got %v, unavailable: %t", err, postgres.IsUnavailable(err))
+	defer conn.Close(context.Background())
+	var commit, level string
+	const ask = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')`
+	if err := conn.QueryRow(t.Context(), ask).Scan(&commit, &level); err != nil || commit != "on" || level != "read committed" {
+		t.Errorf("%s, %s, %v", commit, level, err)
 	}
 }
 

@@ -18,6 +18,7 @@ var (
 	BindLength       = bindLength
 	CheckVersion     = checkVersion
 	PoolConfig       = poolConfig
+	SessionConfig    = sessionConfig
 	FindInstallation = findInstallation
 	SocketDir        = socketDir
 )
