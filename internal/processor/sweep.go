@@ -142,13 +142,17 @@ func (s *sender) sendCurrent(ctx context.Context, round int64, keys []versioning
 	return last, err
 }
 
+// currentSQL makes no text of a state whose size in memory excludes that it fits, since its numbers may need 50 times as
+// many bytes there. Of what fits, no value takes more than four times as many bytes in memory as in text.
 const currentSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.revision, o.last_event_id, o.deleted, o.ambiguous,
-  CASE WHEN octet_length(o.state::text) <= $5 THEN o.state END, coalesce(octet_length(o.state::text) > $5, false),
+  CASE WHEN fits.state THEN o.state END, o.state IS NOT NULL AND NOT fits.state,
   o.tie_set = '[]' AND o.version_at > -9223372036854775808
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS d(source, account, object_type, object_id, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
-  AND o.object_id = d.object_id LIMIT 1) o`
+  AND o.object_id = d.object_id LIMIT 1) o
+CROSS JOIN LATERAL (SELECT CASE WHEN pg_column_size(o.state || '{}') <= 8 * $5::int THEN octet_length(o.state::text) <= $5 ELSE false END AS state
+  OFFSET 0) fits`
 
 // current reads objects as they are now; a state is never older than the revision it travels with.
 func (s *sender) current(ctx context.Context, keys []versioning.Key) ([]changed, error) {

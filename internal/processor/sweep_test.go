@@ -175,6 +175,26 @@ func TestStateTooLargeForTheServerIsOmitted(t *testing.T) {
 	}
 }
 
+// A state whose numbers expand beyond what PostgreSQL can write holds up no other object. Events cannot make this one;
+// theirs expand to fifty times their bytes, which takes a body of 20 MB.
+func TestSweep_stateExpandsBeyondText_isOmitted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	large := filled("large", "x")
+	evs := append(w.simple(20), large)
+	w.unsent(t, evs)
+	w.db.Exec(t, `UPDATE objects SET state = (SELECT jsonb_build_object('n', jsonb_agg(('1e' || 6000)::numeric)) FROM generate_series(1, 180000))
+		WHERE object_id = $1`, large.Object)
+	w.start(t, setting{})
+	w.allSent(t)
+	if got := w.omitted(t); !slices.Equal(got, []string{large.Object}) {
+		t.Errorf("states left out: %v, want that of %s", got, large.Object)
+	}
+	if n := w.changes(t); n != uint64(len(evs)) {
+		t.Errorf("%d changes were sent of %d objects", n, len(evs))
+	}
+}
+
 // omitted are the objects whose changes say that the state was left out.
 func (w *world) omitted(t *testing.T) (ids []string) {
 	t.Helper()
