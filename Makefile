@@ -7,7 +7,7 @@ ARGS ?=
 EACH ?= 5s
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants build image prerequisites servers
+.PHONY: help dev test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ chaos-short: servers ## a minute of it
 
 chaos-mutants: servers ## break the product on purpose, in one way after the other: each must be noticed
 	@$(CHAOS) -mutants $(ARGS)
+
+mutants: servers ## break the product's logic in many ways: a test must fail for each (ARGS="-only NAME -o FILE"): docs/mutants.md
+	go run ./test/mutants $(ARGS)
 
 build: ## build the programs into bin/
 	go build -o bin/ ./cmd/...

@@ -23,8 +23,8 @@ func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 	first := events.FirstID(time.Now().Add(-time.Minute))
 	db.Exec(t, `SELECT ensure_partitions($1, $1)`, events.Time(first).UnixMilli())
 	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at, origin, api_version, headers, verification, fingerprint,
-		delivery_id, delivery_index, body) SELECT $1 + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '', '{}', '{}', '', $1 + i, 0,
-		convert_to(CASE WHEN i IN (1, 2, $3) THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END, 'UTF8') FROM generate_series(1, $3) AS i`,
+		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '', '{}', '{}', '', $1::bigint + i, 0,
+		convert_to(CASE WHEN i IN (1, 2, $3::int) THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END, 'UTF8') FROM generate_series(1, $3::int) AS i`,
 		first, known.Number["shop"], n)
 	values := url.Values{"mentions": {"cus_1a"}, "source": {"shop"}}
 	var found []string
