@@ -7,6 +7,10 @@ func versioningMutants() []mutant {
 	one := func(name, old, replacement string) mutant {
 		return mutant{group, name, []edit{{old, replacement}}, tests}
 	}
+	in := func(pkg string, m mutant) mutant {
+		m.tests = []string{pkg}
+		return m
+	}
 	return []mutant{
 		one("takes what has the same time as newer", "c := in.Version.Compare(row.Version)\n", "c := in.Version.Compare(row.Version)\nif c == 0 {\nc = 1\n}\n"),
 		one("applies whatever comes last", "c := in.Version.Compare(row.Version)\n", "c := in.Version.Compare(row.Version)\nif c < 0 {\nc = 1\n}\n"),
@@ -24,13 +28,13 @@ func versioningMutants() []mutant {
 		one("brings back what was deleted for good", "return row.decide(Dead, FoundAlive)", "row.Version = NoVersion"),
 		one("lets late events win after an operator's overwrite", "if c >= 0 && in.earliest() < row.OverwriteSeen {", "if c >= 0 && in.earliest() < 0 {"),
 		one("does not notice a provider that goes back", "return c < 0 && in.Version.At < row.Version.At && row.Hi < in.Lo", "return c < 0 && in.Version.At > row.Version.At && row.Hi < in.Lo"),
-		one("decides within a second that an event names whole", "return upper.At > lower.At && upper.At < lower.At+second && !in.Look && !row.HasLook()",
-			"return upper.At > lower.At && upper.At < lower.At && !in.Look && !row.HasLook()"),
+		in("internal/config", one("decides within a second that an event names whole", "return upper.At > lower.At && upper.At < lower.At+second && !in.Look && !row.HasLook()",
+			"return upper.At > lower.At && upper.At < lower.At && !in.Look && !row.HasLook()")),
 		one("takes a fork of change-sets for one walk", "if other, seen := next[from]; seen && other != to {\nreturn nil, false\n}\n", ""),
 		one("shows the state that came last of one version", "end, ok := chain(set)\nif !ok {\nend = greatestOpen(set)\n}", "end, ok := chain(set)\nif !ok {\nend = set[len(set)-1].State.Hash\n}"),
 		one("forgets who has settled the object", "if in.Received < row.Settled {", "if in.Received < 0 {"),
-		one("writes a row that another process has written meanwhile", "AND excluded.created_at = o.updated_at\n", "\n"),
-		one("counts no revision for a change that is doubtful", "OR o.ambiguous <> excluded.ambiguous\n", "\n"),
+		in("internal/processor Save|Apply", one("writes a row that another process has written meanwhile", "AND excluded.created_at = o.updated_at\n", "\n")),
+		in("internal/processor Save|Apply|Revision", one("counts no revision for a change that is doubtful", "OR o.ambiguous <> excluded.ambiguous\n", "\n")),
 		one("loses members of a version beyond one", "case len(row.Set) < maxSet:", "case len(row.Set) < 1:"),
 	}
 }
