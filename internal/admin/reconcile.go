@@ -117,7 +117,7 @@ func Wish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*r
 		return nil, err
 	}
 	if !read {
-		return nil, fmt.Errorf("%w: no processor reads the API of source %s, so nobody would look: give the source a section api (docs/reconciliation.md), restart the processors, and ask again", events.ErrInvalid, values.Get("source"))
+		return nil, fmt.Errorf("%w: no processor reads the API of source %s, so nobody would look: give the source a section api (docs/reconciliation.md), and ask again once a processor has read the configuration", events.ErrInvalid, values.Get("source"))
 	}
 	by.Reason = values.Get("reason")
 	return change(ctx, pool, by, "hints add", func(ctx context.Context, tx pgx.Tx, e *audit.Entry) (*reconcile.HintView, error) {

@@ -157,13 +157,14 @@ func (a *App) namedPool(ctx context.Context, url, role, name string, max int32) 
 
 // openPool connects as the options say, and registers the closing.
 func (a *App) openPool(ctx context.Context, o postgres.Options) (*pgxpool.Pool, error) {
-	o.Lazy, o.Lax, o.Lines = a.spooled, a.tellLax, &a.lines
+	prove := a.spooled && !a.away && !o.Lazy
+	o.Lazy, o.Lax, o.Lines = o.Lazy || a.spooled, a.tellLax, &a.lines
 	pool, err := postgres.Connect(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	a.stack.Defer(o.AppName+" pool", func(context.Context) error { pool.Close(); return nil })
-	if a.spooled && !a.away {
+	if prove {
 		if err := a.proveSpooled(ctx, pool); err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
@@ -18,22 +19,28 @@ const appending = reconcile.Entering
 
 // fetching is what calls providers' APIs.
 type fetching struct {
-	pool    *pgxpool.Pool
+	pool *pgxpool.Pool
+	// log appends what was fetched. It opens no connection before the first source has a section api.
+	log     *pgxpool.Pool
 	metrics *reconcile.Metrics
 	sources reconcile.Sources
-	// opened: there was a source whose API can be read at the start.
-	opened, started bool
 	// calls are the clients of the sources, closed when they are replaced.
 	calls []*reconcile.Client
 }
 
-// addReconcile wires looks and reconciliations. Without a source whose API can be read it opens nothing; what appends has the gateway's role, which alone may.
+// addReconcile wires looks and reconciliations. They wait while no source has an API that can be read; a reload may bring the first.
+// The role of what appends is the gateway's, which alone may append.
 func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor.Processor, known events.Sources, t Tuning) (*reconcile.Runner, error) {
 	metrics, err := reconcile.NewMetrics(a.metrics, readable(a.Config))
 	if err != nil {
 		return nil, err
 	}
 	a.fetching = &fetching{pool: pool, metrics: metrics}
+	a.fetching.log, err = a.openPool(ctx, postgres.Options{URL: string(a.Config.Database.URL), Role: "postern_gateway", AppName: "postern_reconcile",
+		MaxConns: appending, Lazy: len(readable(a.Config)) == 0})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", whyAppend, err)
+	}
 	if err := a.replaceReadable(a.Config, known); err != nil {
 		return nil, err
 	}
@@ -41,18 +48,25 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 	if err != nil {
 		return nil, err
 	}
-	r := &reconcile.Runner{Pool: pool, Processor: p, Sources: &a.fetching.sources, Settings: reconcile.DefaultSettings}
-	a.fetching.started = true
-	if a.fetching.opened = len(readable(a.Config)) > 0; !a.fetching.opened {
-		return r, nil
-	}
-	if r.Log, err = a.namedPool(ctx, string(a.Config.Database.URL), "postern_gateway", "postern_reconcile", appending); err != nil {
-		return nil, fmt.Errorf("a source has a section api, and what is fetched from there is appended to the log: %w", err)
-	}
+	r := &reconcile.Runner{Pool: pool, Log: a.fetching.log, Processor: p, Sources: &a.fetching.sources, Settings: reconcile.DefaultSettings}
 	looks := &reconcile.Looks{Runner: r, ID: processID(), Logger: a.Logger.With("component", "reconcile"), Every: t.LooksEvery}
 	a.loop("looks", looks.Run)
 	a.loop("looks measured", func(ctx context.Context) error { return owed.Watch(ctx, pool, a.Logger) })
 	return r, nil
+}
+
+// whyAppend introduces the error of a connection that may not append.
+const whyAppend = "a source has a section api, and what is fetched from there is appended to the log"
+
+// proveAppend checks that this process may append what it fetches, where a configuration brings the first section api.
+func (a *App) proveAppend(ctx context.Context, before, after *config.Config) error {
+	if len(readable(before)) > 0 || len(readable(after)) == 0 {
+		return nil
+	}
+	if err := postgres.Prove(ctx, a.fetching.log); err != nil {
+		return fmt.Errorf("%s: %w", whyAppend, err)
+	}
+	return nil
 }
 
 // readable are the names of the sources whose API can be read.
@@ -69,10 +83,6 @@ func readable(cfg *config.Config) (names []string) {
 // replaceReadable has the sources of a configuration called from now on.
 func (a *App) replaceReadable(cfg *config.Config, known events.Sources) error {
 	f := a.fetching
-	if names := readable(cfg); f.started && !f.opened && len(names) > 0 {
-		a.Logger.Warn("the first source with a section api needs a restart of the processor", "sources", names)
-		return nil
-	}
 	var sources []*reconcile.Source
 	var calls []*reconcile.Client
 	for name, e := range byName(cfg) {

@@ -133,7 +133,7 @@ func startReading(t *testing.T, source string) *reloading {
 	if r.cfg, err = loader.Load(); err != nil {
 		t.Fatal(err)
 	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Tune: func(tuning *app.Tuning) {
+	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Hangup: r.hangup, Tune: func(tuning *app.Tuning) {
 		patient(tuning)
 		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
 		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
@@ -149,8 +149,15 @@ func startReconciling(t *testing.T, fake *stripefake.Fake) *reloading {
 
 func startReconcilingAs(t *testing.T, fake *stripefake.Fake, key string) *reloading {
 	t.Helper()
-	return startReading(t, fmt.Sprintf("  shop:\n    provider: stripe\n    secrets: [{name: s, value: %s}]\n    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n",
-		stripefake.Secret, fake.URL, key, stripefake.Version))
+	return startReading(t, shop+shopAPI(fake, key))
+}
+
+// shop is a source of Stripe's without a section api.
+const shop = "  shop:\n    provider: stripe\n    secrets: [{name: s, value: " + stripefake.Secret + "}]\n"
+
+// shopAPI is the section api that follows shop.
+func shopAPI(fake *stripefake.Fake, key string) string {
+	return fmt.Sprintf("    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n", fake.URL, key, stripefake.Version)
 }
 
 // reconciled asks for a reconciliation and returns it when it has ended.

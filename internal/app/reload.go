@@ -112,6 +112,11 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	if r.fetching != nil {
+		if err := r.proveAppend(ctx, r.current, cfg); err != nil {
+			return err
+		}
+	}
 	if r.processor != nil {
 		r.processor.Replace(processorSources(cfg, known))
 	}

@@ -100,6 +100,10 @@ func (o *Owed) Read(ctx context.Context, pool *pgxpool.Pool) error {
 	for _, s := range o.sources.All() {
 		names = append(names, s.Name)
 	}
+	if len(names) == 0 {
+		o.clear()
+		return nil
+	}
 	w, left, err := o.leftOut(ctx, pool)
 	if err != nil {
 		o.forget()
@@ -137,6 +141,13 @@ func numbers[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args ..
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+}
+
+// clear removes all numbers: no source has an API.
+func (o *Owed) clear() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.hints, o.proven, o.drifts, o.calls, o.left = nil, nil, nil, nil, nil
 }
 
 // forget: what was read is not known to be so any more.
