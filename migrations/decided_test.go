@@ -48,7 +48,7 @@ retired               operator s processor siu
 runs                  operator siu processor siu
 schedules             operator su processor siu
 schema_migrations     gateway s operator s processor s
-sources               gateway si operator s processor si
+sources               gateway si operator s processor si(u)
 spools                gateway sidu operator sd processor s
 staged                operator s processor sidu
 sweeps                operator s processor sidu

@@ -413,10 +413,13 @@ CREATE TABLE postern.sources (
     number integer NOT NULL,
     name text NOT NULL,
     provider text NOT NULL,
-    added_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL
+    added_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
+    api_reads text[]
 );
 
 ALTER TABLE postern.sources OWNER TO postern_maintenance;
+
+COMMENT ON COLUMN postern.sources.api_reads IS 'what a processor can read of the provider''s API: object, objects, events; empty without a section api; null before a processor has reported';
 
 CREATE VIEW mirror.events AS
  SELECT e.id,
@@ -1777,6 +1780,8 @@ GRANT SELECT ON TABLE postern.redacted TO postern_gateway;
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_gateway;
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_processor;
 GRANT SELECT ON TABLE postern.sources TO postern_operator;
+
+GRANT UPDATE(api_reads) ON TABLE postern.sources TO postern_processor;
 
 GRANT SELECT ON TABLE mirror.events TO postern_reader;
 GRANT SELECT ON TABLE mirror.events TO postern_operator;

@@ -297,3 +297,18 @@ func TestObjectsSettle(t *testing.T) {
 	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--once-key", "k").want(t, 2, "", "which asked for something else")
 	b.run(t, "runs", "show", "1").want(t, 0, "ticket 12", "")
 }
+
+// A source whose API the processors do not read is rejected at once, with the line to add.
+func TestReconcile_sourceWithoutAPI_isRejectedWithTheLineToAdd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	number := b.known.Number["stripe"]
+	if err := reconcile.ReportReadable(t.Context(), b.db.Role(t, "processor"), map[int32][]string{number: nil}); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"reconcile", "stripe"}, {"objects", "settle", "stripe", "customer", "cus_1", "--reason", "a test", "--yes"}} {
+		b.run(t, args...).want(t, 2, "", "has no section api for source stripe, so no API can be read. "+
+			"Add this line to sources.stripe, and ask again once a processor has read it: api: {key: {env: STRIPE_API_KEY}}\n")
+	}
+	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
+}

@@ -34,12 +34,16 @@ var ReconcileParams = append([]Param{
 	{"dry_run", "true or false"},
 }, onceParams...)
 
-// Reconcile enters a reconciliation into the ledger by ReconcileParams; a running processor carries it out. Errors: events.ErrInvalid.
+// Reconcile enters a reconciliation into the ledger by ReconcileParams; a running processor carries it out. A run that
+// no processor's configuration lets succeed is not entered. Errors: events.ErrInvalid.
 func Reconcile(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (*Asked, error) {
 	q := newQuery(ctx, pool, values, ReconcileParams)
 	o := q.reconcile()
 	if q.err != nil {
 		return nil, q.err
+	}
+	if err := reconcile.CheckReadable(ctx, pool, o); err != nil {
+		return nil, err
 	}
 	return ask(ctx, pool, by, "reconcile", runs.Order{Job: reconcile.Job, Asked: o}, values)
 }

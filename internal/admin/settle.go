@@ -62,8 +62,11 @@ func Settle(ctx context.Context, pool *pgxpool.Pool, values url.Values, by By) (
 	words := map[string]string{"settle": "true", "source": q.text("source"), "account": k.Account, "type": k.Type, "object_id": k.ID}
 	values = maps.Clone(values)
 	values.Set("settle", "true") // under one key it is no order for a mere look
-	return ask(ctx, pool, by, "objects settle", runs.Order{Job: reconcile.Job, Asked: &reconcile.Order{Source: k.Source, Account: k.Account, What: reconcile.Object, Type: k.Type, ID: k.ID,
-		Settle: true, Words: words}}, values)
+	o := &reconcile.Order{Source: k.Source, Account: k.Account, What: reconcile.Object, Type: k.Type, ID: k.ID, Settle: true, Words: words}
+	if err := reconcile.CheckReadable(ctx, pool, o); err != nil {
+		return nil, err
+	}
+	return ask(ctx, pool, by, "objects settle", runs.Order{Job: reconcile.Job, Asked: o}, values)
 }
 
 // settle takes {"source": "stripe", "type": "customer", "object_id": "cus_1", "reason": "..."}.

@@ -3,6 +3,7 @@ package app_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -27,8 +29,15 @@ func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 	if n := r.sessions(t, "postern_reconcile"); n != 0 {
 		t.Errorf("%d connections are open for what no source has", n)
 	}
+	order := reconcile.Order{Source: 1, What: reconcile.Events}
+	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); !errors.Is(err, events.ErrInvalid) {
+		t.Errorf("without a section api: %v", err)
+	}
 	r.write(t, shop+shopAPI(fake, stripefake.Key))
 	r.reload(t, "ok")
+	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); err != nil {
+		t.Errorf("with a section api: %v", err)
+	}
 	if log := r.log.String(); strings.Contains(log, "restart") {
 		t.Errorf("the log asks for a restart:\n%s", log)
 	}

@@ -41,7 +41,7 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, p *processor
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", whyAppend, err)
 	}
-	if err := a.replaceReadable(a.Config, known); err != nil {
+	if err := a.replaceReadable(ctx, a.Config, known); err != nil {
 		return nil, err
 	}
 	owed, err := reconcile.NewOwed(a.metrics, &a.fetching.sources)
@@ -81,8 +81,11 @@ func readable(cfg *config.Config) (names []string) {
 }
 
 // replaceReadable has the sources of a configuration called from now on.
-func (a *App) replaceReadable(cfg *config.Config, known events.Sources) error {
+func (a *App) replaceReadable(ctx context.Context, cfg *config.Config, known events.Sources) error {
 	f := a.fetching
+	if err := reconcile.ReportReadable(ctx, f.pool, reads(cfg, known)); err != nil {
+		return err
+	}
 	var sources []*reconcile.Source
 	var calls []*reconcile.Client
 	for name, e := range byName(cfg) {
@@ -103,4 +106,24 @@ func (a *App) replaceReadable(cfg *config.Config, known events.Sources) error {
 	}
 	f.calls = calls
 	return nil
+}
+
+// reads are what reconciliations of each source can ask its API for, by the source's number.
+func reads(cfg *config.Config, known events.Sources) map[int32][]string {
+	out := map[int32][]string{}
+	for _, e := range cfg.Endpoints() {
+		var all []string
+		if e.API != nil && e.Reader != nil {
+			all = append(all, reconcile.Object)
+		}
+		events, objects := e.Lists()
+		if objects {
+			all = append(all, reconcile.Objects)
+		}
+		if events {
+			all = append(all, reconcile.Events)
+		}
+		out[known.Number[e.Source.Name]] = all
+	}
+	return out
 }

@@ -133,7 +133,7 @@ func (r *reloader) use(ctx context.Context, cfg *config.Config) error {
 		r.answers.Replace(redactOnRequest(cfg))
 	}
 	if r.fetching != nil {
-		if err := r.replaceReadable(cfg, known); err != nil {
+		if err := r.replaceReadable(ctx, cfg, known); err != nil {
 			return err
 		}
 	}

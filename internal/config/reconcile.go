@@ -95,6 +95,18 @@ func (c *Config) unbounded() (all []string) {
 	return all
 }
 
+// Lists says whether the API, as it is configured, lists events and objects. Both are false where no API is read.
+func (e *Endpoint) Lists() (events, objects bool) {
+	if e.API == nil || e.Reader == nil {
+		return false, false
+	}
+	_, listed := e.Reader.(provider.EventLister)
+	_, timed := e.Reader.(provider.TimedLister)
+	_, sent := e.Reader.(provider.DeliveryLister)
+	lister, ok := e.Reader.(provider.ObjectLister)
+	return listed || timed || sent && len(e.API.Hooks) > 0, ok && len(lister.Lists(e.Source, e.API, e.Source.Account)) > 0
+}
+
 // checkReconcile wants of a source with a section reconcile an API that tells what is to be reconciled. Its expressions are checked with the schedules.
 func (s *Source) checkReconcile(name string, e *Endpoint) error {
 	if isZero(s.Reconcile) {
@@ -110,16 +122,10 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 			bad = append(bad, &Problem{Path: path + "." + what, Msg: msg})
 		}
 	}
-	_, events := e.Reader.(provider.EventLister)
-	if _, timed := e.Reader.(provider.TimedLister); timed {
-		events = true
-	}
-	_, sent := e.Reader.(provider.DeliveryLister)
-	want("events", s.Reconcile.Events, events || sent && len(e.API.Hooks) > 0, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries, of the webhooks under api.hooks; a described one those of api.events): reconcile objects instead", e.Provider.Name()))
-	lister, ok := e.Reader.(provider.ObjectLister)
-	ok = ok && len(lister.Lists(e.Source, e.API, e.Source.Account)) > 0
+	events, objects := e.Lists()
+	want("events", s.Reconcile.Events, events, fmt.Sprintf("the API of %s lists no events (GitHub's lists deliveries, of the webhooks under api.hooks; a described one those of api.events): reconcile objects instead", e.Provider.Name()))
 	for what, cron := range map[string]string{"objects": s.Reconcile.Objects, "full": s.Reconcile.Full} {
-		want(what, cron, ok, fmt.Sprintf("the API of %s lists no objects as it is configured here (GitHub's of api.repositories, a described one where a type has a list)", e.Provider.Name()))
+		want(what, cron, objects, fmt.Sprintf("the API of %s lists no objects as it is configured here (GitHub's of api.repositories, a described one where a type has a list)", e.Provider.Name()))
 	}
 	return errors.Join(append(bad, s.checkExcept(path, e)...)...)
 }
