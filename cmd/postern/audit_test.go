@@ -76,7 +76,7 @@ func TestEveryChangingCommandIsInTheAudit(t *testing.T) {
 		{"hints add", "stripe customer cus_1 --reason why"},
 		{"hints drop", "stripe customer cus_1 --reason why"},
 		{"objects settle", "stripe customer cus_1 --yes --no-wait --reason why"},
-		{"objects announce", "--reason why"},
+		{"objects announce", "--yes --reason why"},
 		{"schedules pause", "nightly --reason why"},
 		{"schedules resume", "nightly --reason why"},
 		{"schedules run", "nightly --no-wait --reason why"},

@@ -271,8 +271,8 @@ func TestObjectsListAndShow(t *testing.T) {
 	b.run(t, "objects", "list", "--type", "customer", "--object-type", "invoice").want(t, 2, "", "they mean the same, so give one")
 	b.run(t, "events", "list", "--object-type", "customer", "--object", "cus_2").want(t, 0, "No events.", "")
 	b.run(t, "outcomes", "list", "--object", "cus_2").want(t, 0, "No outcomes.", "")
-	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe").want(t, 0, "1 object will be announced.", "")
-	b.run(t, "objects", "announce").want(t, 0, "3 objects will be announced.", "")
+	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe", "--yes").want(t, 0, "1 object will be announced.", "")
+	b.run(t, "objects", "announce", "-y").want(t, 0, "3 objects will be announced.", "")
 	r := b.run(t, "objects", "show", "stripe", "customer", "cus_1")
 	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's clock)", "order nothing tells", "begun after 2026-09-21T14:13:21", "evt_1", "ambiguous: newer", `"name": "Ada"`} {
 		r.want(t, 0, text, "")
@@ -383,6 +383,25 @@ func TestVersionsAreCalledWhatTheyAre(t *testing.T) {
 	} {
 		if got := versionKind(v); got != want {
 			t.Errorf("%s: %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestObjectsAnnounce_withoutYesAndTerminal_sendsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.object(t, "stripe", "a.example", b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`))
+	b.run(t, "objects", "announce").want(t, 2, "", "give --yes")
+	if rows := b.db.Rows(t, `SELECT batch::text FROM outbox`); len(rows) != 0 {
+		t.Errorf("the outbox has %v", rows)
+	}
+	for want, chosen := range map[string][2]string{
+		"Send every object of the mirror to the feed of changes again?":                  {},
+		"Send every object of source stripe to the feed of changes again?":               {"stripe", ""},
+		"Send every object of type price of source stripe to the feed of changes again?": {"stripe", "price"},
+	} {
+		if got := announceQuestion(chosen[0], chosen[1]); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

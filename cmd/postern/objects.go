@@ -157,22 +157,27 @@ func versionWords(b json.RawMessage) string {
 
 func newObjectsAnnounceCommand(c *cli) *cobra.Command {
 	var source, objectType, reason string
+	var yes bool
 	cmd := &cobra.Command{
 		Use:   "announce",
 		Short: "Send the objects of the mirror to the feed of changes again",
 		Long: `Send every object of the mirror to postern.changes again, with its present revision: for a consumer that starts anew, or after
 the stream lost more than the outbox keeps. Consumers that keep the highest revision are not disturbed. The running processors
-do the sending, within about a second.`,
+do the sending, within about a second. The command asks first.`,
 		Example: `  postern objects announce
-  postern objects announce --source stripe --type subscription`,
+  postern objects announce --source stripe --type subscription --yes`,
 		Args: wantArgs(),
 	}
 	reasonFlag(cmd, &reason)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().StringVar(&source, "source", "", "only objects of this `source`")
 	cmd.Flags().StringVar(&objectType, "type", "", "only objects of this `type`")
 	cmd.Flags().StringVar(&objectType, "object-type", "", "the same as --type, named as in the lists of events and outcomes")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
+			if ok, err := confirm(cmd, announceQuestion(source, objectType), yes); err != nil || !ok {
+				return err
+			}
 			n, err := admin.Announce(cmd.Context(), pool, source, objectType, because(reason))
 			if err != nil {
 				return err
@@ -185,4 +190,19 @@ do the sending, within about a second.`,
 		})
 	}
 	return cmd
+}
+
+// announceQuestion names the objects that the command sends again.
+func announceQuestion(source, objectType string) string {
+	chosen := "every object of the mirror"
+	if source != "" || objectType != "" {
+		chosen = "every object"
+	}
+	if objectType != "" {
+		chosen += " of type " + plain(objectType)
+	}
+	if source != "" {
+		chosen += " of source " + plain(source)
+	}
+	return "Send " + chosen + " to the feed of changes again?"
 }
