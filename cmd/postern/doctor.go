@@ -82,11 +82,11 @@ func (x *examining) examine(ctx context.Context, c *cli) (*doctor.Report, error)
 			}
 		}
 	}
-	url, _, err := c.databaseURLs()
+	d, err := c.database()
 	if err != nil {
 		o.PoolError = err
-	} else if o.Pool, err = postgres.Connect(ctx, postgres.Options{URL: url, Role: operatorRole, AppName: "postern operator", MaxConns: 2}); err != nil {
-		o.PoolError = c.explainConnect(url, err)
+	} else if o.Pool, err = postgres.Connect(ctx, postgres.Options{URL: d.url, Identity: d.identity, Role: operatorRole, AppName: "postern operator", MaxConns: 2}); err != nil {
+		o.PoolError = c.explainConnect(d, err)
 	} else {
 		defer o.Pool.Close()
 	}

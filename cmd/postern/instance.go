@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
+	"path/filepath"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -19,11 +21,22 @@ const operatorRole = "postern_operator"
 // gatewayRole is what appends to the log.
 const gatewayRole = "postern_gateway"
 
-// databaseURLs are those of the instance and of its maintenance, found by --config, then by the environment, then by --dir. Where
-// --dir is given beside a configuration that names no database, it is that of the dev instance in the folder.
-func (c *cli) databaseURLs() (url, maintenance string, err error) {
-	if c.config == "" && os.Getenv(config.EnvName("database", "url")) == "" {
-		return c.instanceURLs()
+// database is how a command reaches PostgreSQL.
+type database struct {
+	// url is the instance's, maintenance that of its maintenance.
+	url, maintenance string
+	// identity is what the instance file of --dir says of the database; empty: no such file counts, or it does not know.
+	identity string
+	// from is what named the URL: a flag, a variable or a folder.
+	from string
+}
+
+// database finds it by --config, then by the environment, then by --dir. Where --dir is given beside a configuration that names no
+// database, it is that of the dev instance in the folder. Where both name one, it must be the same one.
+func (c *cli) database() (database, error) {
+	variable := config.EnvName("database", "url")
+	if c.config == "" && os.Getenv(variable) == "" {
+		return c.instanceDatabase()
 	}
 	cfg, err := config.LoadBeside(c.config)
 	if err == nil && cfg.Database.URL == "" && !c.dirGiven {
@@ -32,28 +45,59 @@ func (c *cli) databaseURLs() (url, maintenance string, err error) {
 		}
 	}
 	if err != nil {
-		return "", "", err
+		return database{}, err
 	}
-	url, maintenance = string(cfg.Database.URL), string(cfg.Database.MaintenanceURL)
-	if url == "" {
-		return c.instanceURLs()
+	d := database{url: string(cfg.Database.URL), maintenance: string(cfg.Database.MaintenanceURL), from: "--config " + c.config}
+	if os.Getenv(variable) != "" {
+		d.from = variable
 	}
-	if maintenance == "" {
-		maintenance = url
+	if d.url == "" {
+		return c.instanceDatabase()
 	}
-	return url, maintenance, nil
+	if d.maintenance == "" {
+		d.maintenance = d.url
+	}
+	if !c.dirGiven {
+		return d, nil
+	}
+	in, err := config.ReadInstance(c.dir)
+	switch {
+	case errors.Is(err, config.ErrNoInstance) && c.config != "":
+		return d, nil
+	case err != nil:
+		return database{}, fmt.Errorf("%w; for the database of %s leave out --dir", err, d.from)
+	}
+	d.identity = in.DatabaseID
+	return d, nil
 }
 
-// instanceURLs are those of the dev instance in --dir.
-func (c *cli) instanceURLs() (url, maintenance string, err error) {
+// byFolder reports whether the folder names the addresses of the instance: --dir is given, or nothing else names an instance.
+func (c *cli) byFolder() bool {
+	return c.dirGiven || c.config == "" && os.Getenv(config.EnvName("database", "url")) == ""
+}
+
+// instanceDatabase is that of the dev instance in --dir.
+func (c *cli) instanceDatabase() (database, error) {
 	in, err := config.ReadInstance(c.dir)
 	if errors.Is(err, config.ErrNoInstance) {
 		err = fmt.Errorf("%w, or name another with --config FILE or %s", err, config.EnvName("database", "url"))
 	}
 	if err != nil {
-		return "", "", err
+		return database{}, err
 	}
-	return in.DatabaseURL, in.DatabaseURL, nil
+	return database{url: in.DatabaseURL, maintenance: in.DatabaseURL, identity: in.DatabaseID, from: c.dir}, nil
+}
+
+// maintenanceURL is the URL for migrations, of a database that is proven to be the instance's.
+func (c *cli) maintenanceURL(ctx context.Context) (string, error) {
+	d, err := c.database()
+	if err != nil {
+		return "", err
+	}
+	if err := postgres.CheckIdentity(ctx, d.maintenance, d.identity); err != nil {
+		return "", c.explainConnect(d, err)
+	}
+	return d.maintenance, nil
 }
 
 // connect opens the database as the operator. Whoever calls closes the pool.
@@ -63,13 +107,13 @@ func (c *cli) connect(ctx context.Context, errs io.Writer) (*pgxpool.Pool, error
 
 // connectAs opens the database as a role of ours, with so many connections at most.
 func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string, most int32) (*pgxpool.Pool, error) {
-	url, _, err := c.databaseURLs()
+	d, err := c.database()
 	if err != nil {
 		return nil, err
 	}
-	pool, err := postgres.Connect(ctx, postgres.Options{URL: url, Role: role, AppName: "postern operator", MaxConns: most})
+	pool, err := postgres.Connect(ctx, postgres.Options{URL: d.url, Identity: d.identity, Role: role, AppName: "postern operator", MaxConns: most})
 	if err != nil {
-		return nil, c.explainConnect(url, err)
+		return nil, c.explainConnect(d, err)
 	}
 	switch err := postgres.CheckSchema(ctx, pool); {
 	case errors.Is(err, postgres.ErrSchemaNewer):
@@ -81,12 +125,29 @@ func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string, most i
 	return pool, nil
 }
 
-// explainConnect adds what usually is the cause for a dev instance: it does not run.
-func (c *cli) explainConnect(url string, err error) error {
-	if in, readErr := config.ReadInstance(c.dir); readErr == nil && in.DatabaseURL == url && (c.config == "" || c.dirGiven) {
+// explainConnect adds the usual cause: the dev instance does not run, or the URL leads to another one.
+func (c *cli) explainConnect(d database, err error) error {
+	if errors.Is(err, postgres.ErrOtherDatabase) && d.from != c.dir {
+		return fmt.Errorf("%w: %s names another database than the instance in %s has: leave out one of the two", err, d.from, c.dir)
+	}
+	if errors.Is(err, postgres.ErrOtherDatabase) {
+		return fmt.Errorf("%w: the address in %s leads to another instance by now: start the one of this folder again with `postern dev --dir %s`",
+			err, filepath.Join(c.dir, config.InstanceFile), c.dir)
+	}
+	if in, readErr := config.ReadInstance(c.dir); readErr == nil && in.DatabaseURL == d.url && (c.config == "" || c.dirGiven) {
 		return fmt.Errorf("%w; the dev instance in %s does not run: start it with `postern dev --dir %s`", err, c.dir, c.dir)
 	}
 	return err
+}
+
+// checkResponder returns an error unless a response is from the process that wrote the instance file of a folder. Ports are given to
+// another process after the instance has stopped.
+func checkResponder(in *config.Instance, res *http.Response) error {
+	if in == nil || in.ID == "" || res.Header.Get(config.InstanceHeader) == in.ID {
+		return nil
+	}
+	return fmt.Errorf("%s does not answer as the instance in %s: that one has stopped, and another process has its port: "+
+		"start it again with `postern dev --dir %s`", res.Request.URL.Redacted(), in.Dir, in.Dir)
 }
 
 // withPool runs a command that asks the database.

@@ -55,7 +55,8 @@ objects that only ever moves forward, whatever order the events arrive in.
 
 Commands find the instance by --config FILE, else by POSTERN_DATABASE_URL, else by the dev instance in --dir DIR. With --config FILE
 and --dir DIR together, sources and secrets are those of FILE, and addresses, and the database where FILE names none, those of the dev
-instance in DIR.
+instance in DIR. Where DIR is given and FILE or the variable leads to another database than the instance in DIR has, a command
+refuses to work.
 Lists take --object-type and --object-id (or --object) for the object; --type is the event's type in lists of events and the
 object's in lists of objects.
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
@@ -85,7 +86,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	root.AddCommand(newDevCommand(c), newServeCommand(c), newEventsCommand(c), newObjectsCommand(c), newOutcomesCommand(c), newRejectionsCommand(c), newConflictsCommand(c),
 		newReplayCommand(c), newRetryCommand(c), newRebuildCommand(c), newReconcileCommand(c), newHintsCommand(c), newEffectsCommand(c), newNotifyCommand(c), newDriftCommand(c), newRunsCommand(c), newSchedulesCommand(c), newRetentionCommand(c), newRedactCommand(c), newTokenCommand(c), newAuditCommand(c), newVerifyCommand(c), newDoctorCommand(c), newStreamCommand(c), newSpoolCommand(c), newExportCommand(c), newImportCommand(c),
-		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(), newConfigCommand(c), newMigrateCommand(c), newHealthCommand(), newVersionCommand(c))
+		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(), newConfigCommand(c), newMigrateCommand(c), newHealthCommand(c), newVersionCommand(c))
 	return root
 }
 

@@ -203,7 +203,8 @@ func TestTheEnvironmentNamesTheInstance(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", `{}`)
 	t.Setenv("POSTERN_DATABASE_URL", b.db.URL)
-	execute(t.Context(), "", "--dir", t.TempDir(), "events", "list").want(t, 0, "evt_1", "")
+	execute(t.Context(), "", "events", "list").want(t, 0, "evt_1", "")
+	execute(t.Context(), "", "--dir", t.TempDir(), "events", "list").want(t, 1, "", "for the database of POSTERN_DATABASE_URL leave out --dir")
 	// What a dev instance knows of its sources is not true of another database.
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL, Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
 	execute(t.Context(), "", "--dir", b.dir, "replay", "--dry-run").want(t, 1, "", "how sources read their events is not known here: name the configuration with --config FILE")

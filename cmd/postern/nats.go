@@ -1,10 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/config"
@@ -22,7 +27,7 @@ func (c *cli) nats() (config.NATS, error) {
 		}
 		n = cfg.NATS
 	}
-	if n.URL != "" || named && !c.dirGiven {
+	if (n.URL != "" || named) && !c.dirGiven {
 		return n, nil
 	}
 	in, err := config.ReadInstance(c.dir)
@@ -32,8 +37,35 @@ func (c *cli) nats() (config.NATS, error) {
 	if err != nil {
 		return n, err
 	}
-	n.URL = config.URL(in.NATSURL)
+	if n.URL != "" && in.NATSURL != "" && !sameServers(string(n.URL), in.NATSURL) {
+		return n, usagef("nats.url names other servers than the instance in %s has: leave out --dir, or the setting (%s or --config)",
+			c.dir, config.EnvName("nats", "url"))
+	}
+	if n.URL == "" {
+		n.URL = config.URL(in.NATSURL)
+	}
 	return n, nil
+}
+
+// sameServers reports whether two lists of NATS URLs have a server in common, whatever their logins.
+func sameServers(a, b string) bool {
+	servers := map[string]bool{}
+	for address := range strings.SplitSeq(a, ",") {
+		servers[serverOf(address)] = true
+	}
+	return slices.ContainsFunc(strings.Split(b, ","), func(address string) bool { return servers[serverOf(address)] })
+}
+
+// serverOf is the host and port of a NATS URL, which may lack its scheme and its port.
+func serverOf(address string) string {
+	if !strings.Contains(address, "://") {
+		address = "nats://" + address
+	}
+	u, err := url.Parse(strings.TrimSpace(address))
+	if err != nil {
+		return address
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4222"))
 }
 
 // natsWithin is how long a command waits for a server of NATS.

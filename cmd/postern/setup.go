@@ -143,7 +143,7 @@ or be allowed to create schemas and roles. Any number of processes may do so at 
 		Example: "  postern migrate up --config postern.yaml",
 		Args:    wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, url, err := c.databaseURLs()
+			url, err := c.maintenanceURL(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ or be allowed to create schemas and roles. Any number of processes may do so at 
 		Example: "  postern migrate status",
 		Args:    wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, url, err := c.databaseURLs()
+			url, err := c.maintenanceURL(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -34,6 +34,8 @@ type target struct {
 	provider string
 	// tampered: what is sent should be refused.
 	tampered bool
+	// instance is the one whose address this is; nil: the address was not found in a folder.
+	instance *config.Instance
 }
 
 // candidate is a source that the instance has.
@@ -47,7 +49,7 @@ type candidate struct {
 
 // target puts together what flags, configuration and dev instance say, in this order.
 func (s *sending) target(c *cli) (*target, error) {
-	base, known, found := s.instance(c)
+	base, known, in, found := s.instance(c)
 	if found != nil && (s.url == "" || s.secret == "" && s.secretFile == "") {
 		return nil, found
 	}
@@ -68,27 +70,30 @@ func (s *sending) target(c *cli) (*target, error) {
 		return nil, err
 	}
 	account := cmp.Or(s.account, src.account)
-	return &target{url: address, provider: s.provider.Name(), source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
+	if s.url != "" {
+		in = nil
+	}
+	return &target{url: address, instance: in, provider: s.provider.Name(), source: &provider.Source{Name: name, Account: account, Accounts: []string{"*"},
 		Secrets: []provider.Secret{{Name: "send", Value: secret}}, URL: cmp.Or(src.url, address)}}, nil
 }
 
 // instance is the ingest address and the sources of --config or --dir; where both are given, the configuration has the sources and
 // the dev instance in the folder the address. The error says why there is none, which matters only where the flags do not say enough.
-func (s *sending) instance(c *cli) (base string, known map[string]candidate, err error) {
+func (s *sending) instance(c *cli) (base string, known map[string]candidate, in *config.Instance, err error) {
 	if c.config == "" {
 		in, err := config.ReadInstance(c.dir)
 		if err != nil {
-			return "", nil, err
+			return "", nil, nil, err
 		}
 		known = map[string]candidate{}
 		for name, src := range in.Sources {
 			known[name] = candidate{provider: src.Provider, account: src.Account, url: src.URL, secret: []byte(src.Secret)}
 		}
-		return in.IngestURL, known, nil
+		return in.IngestURL, known, in, nil
 	}
 	cfg, err := config.LoadDev(c.config)
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	known = map[string]candidate{}
 	for _, e := range cfg.Endpoints() {
@@ -105,15 +110,15 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, err
 	}
 	base = scheme + cfg.Ingest.Listen
 	if c.dirGiven {
-		in, err := config.ReadInstance(c.dir)
+		in, err = config.ReadInstance(c.dir)
 		switch {
 		case err == nil:
 			base = in.IngestURL
 		case !errors.Is(err, config.ErrNoInstance):
-			return "", known, err
+			return "", known, nil, err
 		}
 	}
-	return base, known, nil
+	return base, known, in, nil
 }
 
 // choose picks the named source, else the one that has the provider's name, else the only one of the provider. Where the
@@ -200,6 +205,9 @@ func known[T any](v *T) string {
 func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.Delivery) error {
 	client := &http.Client{Timeout: sendTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
+	if err := t.checkInstance(cmd.Context(), client); err != nil {
+		return err
+	}
 	var receipts []sent
 	refused, greetings, hidden := 0, 0, 0
 	for _, d := range deliveries {
@@ -230,6 +238,22 @@ func (t *target) post(cmd *cobra.Command, asJSON bool, deliveries []*provider.De
 		return errReported
 	}
 	return nil
+}
+
+// checkInstance returns an error where another process has the port of the instance: it would store what is sent.
+func (t *target) checkInstance(ctx context.Context, client *http.Client) error {
+	if t.instance == nil || t.instance.ID == "" {
+		return nil
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.instance.IngestURL+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("send: %w; is the gateway running there?", err)
+	}
+	return errors.Join(checkResponder(t.instance, res), res.Body.Close())
 }
 
 // remark says what receipts do not.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strings"
 	"time"
 
@@ -38,8 +37,8 @@ func newTopCommand(c *cli) *cobra.Command {
 On a terminal it fills the screen until q or Ctrl-C. With --once, or where the output is no terminal, it prints what one
 interval showed and ends. With -o json each interval is one line, until interrupted unless --once is given.
 
-Rates are of all processes together, and per second. The processes are those of --from, else those of --config (the admin
-address, or the default ones of gateway and processor), else the dev instance in --dir. One that does not answer is named,
+Rates are of all processes together, and per second. The processes are those of --from, else the instance in --dir where that
+is given, else those of --config (the admin address, or the default ones of gateway and processor), else the instance in .postern. One that does not answer is named,
 and watched for its return.`,
 		Example: `  postern top
   postern top --from http://10.0.0.5:9090/metrics --from http://10.0.0.6:9090/metrics
@@ -50,12 +49,12 @@ and watched for its return.`,
 			if t.every < leastInterval {
 				return usagef("--every %s is too short: at least %s", t.every, leastInterval)
 			}
-			addresses, err := c.metricsAddresses(from)
+			addresses, in, err := c.metricsAddresses(from)
 			if err != nil {
 				return err
 			}
 			t.json = c.output == "json"
-			if t.scraper, err = newScraper(addresses, &asks); err != nil {
+			if t.scraper, err = newScraper(addresses, in, &asks); err != nil {
 				return err
 			}
 			defer t.scraper.client.CloseIdleConnections()
@@ -70,49 +69,52 @@ and watched for its return.`,
 	return cmd
 }
 
-// metricsAddresses are the pages to read: those of --from, else the admin addresses of the instance.
-func (c *cli) metricsAddresses(from []string) ([]string, error) {
+// metricsAddresses are the pages to read: those of --from, else the admin addresses of the instance, which is that of
+// a folder or nil.
+func (c *cli) metricsAddresses(from []string) ([]string, *config.Instance, error) {
+	var in *config.Instance
 	if len(from) == 0 {
 		var err error
-		if from, err = c.adminAddresses(); err != nil {
-			return nil, err
+		if from, in, err = c.adminAddresses(); err != nil {
+			return nil, nil, err
 		}
 	}
 	var out []string
 	for _, address := range from {
 		u, err := metricsURL(address)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		out = append(out, u)
 	}
-	return out, nil
+	return out, in, nil
 }
 
-// adminAddresses finds the instance as other commands do: by --config, then by the environment, then by --dir.
-func (c *cli) adminAddresses() ([]string, error) {
-	if c.config == "" && os.Getenv(config.EnvName("database", "url")) == "" {
+// adminAddresses finds the instance by --dir where that is given, then by --config, then by the environment, then in the default folder.
+// The instance is nil where no folder named it.
+func (c *cli) adminAddresses() ([]string, *config.Instance, error) {
+	if c.byFolder() {
 		in, err := config.ReadInstance(c.dir)
 		if errors.Is(err, config.ErrNoInstance) {
 			err = fmt.Errorf("%w, or name processes with --from URL or --config FILE", err)
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return []string{in.AdminURL}, nil
+		return []string{in.AdminURL}, in, nil
 	}
 	cfg, err := config.LoadOperator(c.config)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	scheme := "http://"
 	if cfg.Admin.TLS.Cert != "" {
 		scheme = "https://"
 	}
 	if cfg.Admin.Listen != "" {
-		return []string{scheme + cfg.Admin.Listen}, nil
+		return []string{scheme + cfg.Admin.Listen}, nil, nil
 	}
-	return []string{scheme + config.DefaultAdminListen, scheme + config.DefaultProcessorListen}, nil
+	return []string{scheme + config.DefaultAdminListen, scheme + config.DefaultProcessorListen}, nil, nil
 }
 
 func (t *top) run(ctx context.Context, in io.Reader, out io.Writer) error {

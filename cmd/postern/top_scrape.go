@@ -16,6 +16,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/postern-gateway/postern/internal/config"
 )
 
 const (
@@ -39,16 +41,18 @@ type scraper struct {
 	client *http.Client
 	token  string
 	from   []string
+	// instance is the one that every address must belong to; nil: any.
+	instance *config.Instance
 }
 
-func newScraper(from []string, asks *asking) (*scraper, error) {
+func newScraper(from []string, in *config.Instance, asks *asking) (*scraper, error) {
 	transport, err := asks.transport()
 	if err != nil {
 		return nil, err
 	}
 	token, err := asks.token()
 	client := &http.Client{Transport: transport, Timeout: scrapeWithin, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return &scraper{from: from, token: token, client: client}, err
+	return &scraper{from: from, instance: in, token: token, client: client}, err
 }
 
 // all asks every process at once, so that one that hangs holds up the others for no longer than one answer may take.
@@ -77,6 +81,9 @@ func (s *scraper) one(ctx context.Context, from string) (page, error) {
 		return nil, withoutAddress(err)
 	}
 	defer res.Body.Close()
+	if err := checkResponder(s.instance, res); err != nil {
+		return nil, err
+	}
 	if res.StatusCode == http.StatusUnauthorized {
 		return nil, fmt.Errorf("answers %s: give a token with --token-file or %s", res.Status, tokenVariable)
 	}

@@ -46,6 +46,8 @@ type Options struct {
 	Returned func()
 	// Stopping is called when the process begins to stop, also where nobody asked it to; nil: nobody is told.
 	Stopping func()
+	// InstanceID is sent in config.InstanceHeader; empty: the header is left out.
+	InstanceID string
 	// Tune changes what the configuration does not offer; only tests set it.
 	Tune func(*Tuning)
 }
@@ -224,9 +226,23 @@ func (a *App) loop(name string, run func(context.Context) error) {
 	a.stack.Defer(name, g.Stop)
 }
 
+// withInstance names the instance in responses to GET and HEAD. Deliveries are POST, and cost nothing more.
+func withInstance(id string, next http.Handler) http.Handler {
+	if id == "" {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			w.Header().Set(config.InstanceHeader, id)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // serve registers an HTTP server on a bound listener.
 func (a *App) serve(name string, l net.Listener, s *http.Server, cert, key string) {
 	s.ErrorLog = slog.NewLogLogger(a.Logger.With("component", name).Handler(), slog.LevelDebug)
+	s.Handler = withInstance(a.InstanceID, s.Handler)
 	g := lifecycle.NewGroup(context.Background())
 	a.groups = append(a.groups, g)
 	stopped := make(chan struct{})

@@ -48,6 +48,9 @@ type Local struct {
 	opts  LocalOptions
 	stack lifecycle.Stack
 	moved string
+	// id names this start. databaseID identifies the database; empty: unknown. sources are those of the instance file.
+	id, databaseID string
+	sources        *config.Config
 	// away: PostgreSQL did not answer when the instance started, and the gateway runs alone. returned gets a token when it does.
 	away     bool
 	returned chan struct{}
@@ -55,7 +58,7 @@ type Local struct {
 
 // NewLocal starts the servers that are needed, migrates, and builds gateway and processor. After an error all is undone.
 func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
-	l := &Local{opts: o, returned: make(chan struct{}, 1)}
+	l := &Local{opts: o, id: rand.Text(), sources: o.Config, returned: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			if ctx.Err() != nil { // whatever was under way complained of it
@@ -94,8 +97,14 @@ func NewLocal(ctx context.Context, o LocalOptions) (_ *Local, err error) {
 // build makes the parts: both, or the gateway alone while PostgreSQL is away.
 func (l *Local) build(ctx context.Context) error {
 	o := l.opts
+	if !l.away {
+		var err error
+		if l.databaseID, err = postgres.Identity(ctx, string(o.Config.Database.URL)); err != nil {
+			return err
+		}
+	}
 	parts := Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: !l.away, AdminListen: config.DefaultAdminListen,
-		Loader: o.Loader, Hangup: o.Hangup, Stopping: o.Stopping, Tune: o.Tune}
+		Loader: o.Loader, Hangup: o.Hangup, Stopping: o.Stopping, InstanceID: l.id, Tune: o.Tune}
 	if l.away {
 		parts.Migrate, parts.Returned = l.migrate, func() { l.returned <- struct{}{} }
 	}
@@ -105,7 +114,8 @@ func (l *Local) build(ctx context.Context) error {
 	}
 	l.App = app
 	l.reloaded = func(cfg *config.Config) {
-		if err := l.writeInstance(cfg); err != nil {
+		l.sources = cfg
+		if err := l.writeInstance(); err != nil {
 			o.Logger.Warn("instance file not written; `postern send` does not know the new sources", "error", err)
 		}
 	}
@@ -234,7 +244,7 @@ func keptPassword(file string) (string, error) {
 
 // Run starts everything, tells how to use it, waits until ctx ends or a core loop does, and stops all of it.
 func (l *Local) Run(ctx context.Context) error {
-	if err := l.writeInstance(l.opts.Config); err != nil {
+	if err := l.writeInstance(); err != nil {
 		return errors.Join(err, l.Stop(context.WithoutCancel(ctx)))
 	}
 	l.Start()
@@ -274,6 +284,9 @@ func (l *Local) complete(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := l.writeInstance(); err != nil { // it names the database now
+			return err
+		}
 		l.Start()
 		l.opts.Logger.Info("ready", append(l.addresses(l.ingestURL(), l.adminURL()), "processors", !l.away)...)
 	}
@@ -303,10 +316,10 @@ func (l *Local) Stop(ctx context.Context) error {
 }
 
 // writeInstance tells other commands how to reach the instance, and its sources.
-func (l *Local) writeInstance(sources *config.Config) error {
+func (l *Local) writeInstance() error {
 	cfg := l.opts.Config
-	return config.WriteInstance(l.opts.Dir, &config.Instance{DatabaseURL: string(cfg.Database.URL), NATSURL: string(cfg.NATS.URL),
-		IngestURL: l.ingestURL(), AdminURL: l.adminURL(), PID: os.Getpid(), Sources: sources.InstanceSources()})
+	return config.WriteInstance(l.opts.Dir, &config.Instance{ID: l.id, DatabaseURL: string(cfg.Database.URL), DatabaseID: l.databaseID,
+		NATSURL: string(cfg.NATS.URL), IngestURL: l.ingestURL(), AdminURL: l.adminURL(), PID: os.Getpid(), Sources: l.sources.InstanceSources()})
 }
 
 // adminURL is the base of the admin interface.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,8 @@ func TestServeStartsWithoutPostgreSQL(t *testing.T) {
 	proxy.Cut()
 	b.cfg.Sources, b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = config.DemoSources(), config.URL(proxy.URL), t.TempDir()
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: t.TempDir(), Tune: patient})
+	dir := t.TempDir()
+	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: dir, Tune: patient})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,4 +57,33 @@ func TestServeStartsWithoutPostgreSQL(t *testing.T) {
 		return nil
 	})
 	b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 4, time.Now())) // at the address of before
+	checkInstanceFile(t, dir, b.db.URL)
+}
+
+// checkInstanceFile fails unless the file names its database, and its servers name the start that wrote it.
+func checkInstanceFile(t *testing.T, dir, database string) {
+	t.Helper()
+	in, err := config.ReadInstance(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, err := postgres.Identity(t.Context(), database); err != nil || id == "" || in.DatabaseID != id {
+		t.Errorf("the file names the database %q, and it is %q: %v", in.DatabaseID, id, err)
+	}
+	for _, address := range []string{in.IngestURL, in.AdminURL} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := res.Header.Get(config.InstanceHeader); in.ID == "" || got != in.ID {
+			t.Errorf("%s answers as %q, and the file names %q", address, got, in.ID)
+		}
+		if err := res.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -16,9 +16,22 @@ const InstanceFile = "instance.json"
 // ErrNoInstance: the folder belongs to no dev instance, or it was never started.
 var ErrNoInstance = errors.New("no dev instance")
 
+// ErrOtherFolder is the error for an instance file that was written for another folder.
+var ErrOtherFolder = errors.New("instance file of another folder")
+
+// InstanceHeader is the response header that names the instance, in responses to GET and HEAD.
+const InstanceHeader = "Postern-Instance"
+
 // Instance is how to reach a dev instance. It is rewritten at each start and stays when it stops, since its database
 // and its secrets stay too.
 type Instance struct {
+	// Dir is the folder that the file was written for, as an absolute path. WriteInstance sets it.
+	Dir string `json:"dir"`
+	// ID names the start that wrote the file. Each HTTP server of that process sends it in InstanceHeader.
+	// Empty: unknown.
+	ID string `json:"id,omitempty"`
+	// DatabaseID is postgres.Identity of the database. Empty: unknown, as while PostgreSQL is unavailable.
+	DatabaseID string `json:"database_id,omitempty"`
 	// DatabaseURL reaches PostgreSQL as the cluster's owner.
 	DatabaseURL string `json:"database_url"`
 	// NATSURL reaches JetStream.
@@ -62,6 +75,10 @@ func (c *Config) InstanceSources() map[string]InstanceSource {
 
 // WriteInstance writes the file into dir, readable by its owner alone, in one step: a reader sees all of it or the last one.
 func WriteInstance(dir string, in *Instance) error {
+	var err error
+	if in.Dir, err = filepath.Abs(dir); err != nil {
+		return fmt.Errorf("write instance of %s: %w", dir, err)
+	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false) // people copy the URLs out of the file
@@ -83,7 +100,8 @@ func WriteInstance(dir string, in *Instance) error {
 	return nil
 }
 
-// ReadInstance reads the file from dir; ErrNoInstance where there is none.
+// ReadInstance reads the file from dir. Errors: ErrNoInstance where there is none, ErrOtherFolder where the file was written for
+// another folder that still exists: a copied or moved folder would lead to that one's instance.
 func ReadInstance(dir string) (*Instance, error) {
 	path := filepath.Join(dir, InstanceFile)
 	b, err := os.ReadFile(path)
@@ -97,5 +115,21 @@ func ReadInstance(dir string) (*Instance, error) {
 	if err := json.Unmarshal(b, in); err != nil {
 		return nil, fmt.Errorf("read instance %s: %w", path, err)
 	}
+	if !sameFolder(in.Dir, dir) {
+		return nil, fmt.Errorf("read instance %s: %w: it tells how to reach the instance in %s, and %s is a copy of that folder "+
+			"or was moved: name that folder with --dir, or start an instance here with `postern dev --dir %s`",
+			path, ErrOtherFolder, in.Dir, dir, dir)
+	}
 	return in, nil
+}
+
+// sameFolder reports whether the folder that a file was written for is the one it was read from. A folder that does
+// not exist here counts as the same: the process may see it under another path, as in a container.
+func sameFolder(written, dir string) bool {
+	was, err := os.Stat(written)
+	if err != nil {
+		return true
+	}
+	is, err := os.Stat(dir)
+	return err != nil || os.SameFile(was, is)
 }

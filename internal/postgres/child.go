@@ -92,7 +92,7 @@ func (c *child) signal(ctx context.Context, sig syscall.Signal, patience time.Du
 // serverArgs are the settings of a private cluster; durable defaults unless fast.
 func serverArgs(data, socket string, fast bool) []string {
 	settings := []string{
-		"listen_addresses=", "port=5432", "unix_socket_directories=" + socket, "unix_socket_permissions=0700",
+		"listen_addresses=", "port=" + clusterPort, "unix_socket_directories=" + socket, "unix_socket_permissions=0700",
 		"max_connections=100", "max_locks_per_transaction=256", "shared_buffers=128MB", "max_wal_size=4GB",
 		"timezone=UTC", "log_timezone=UTC", "log_line_prefix=%m [%p] %q%a ",
 	}

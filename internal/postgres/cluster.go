@@ -21,7 +21,8 @@ import (
 const (
 	clusterUser     = "postgres"
 	clusterDatabase = "postern"
-	socketName      = ".s.PGSQL.5432"
+	clusterPort     = "5432"
+	socketName      = ".s.PGSQL." + clusterPort
 	startTimeout    = 60 * time.Second
 	fastTimeout     = 10 * time.Second
 	quitTimeout     = 5 * time.Second
@@ -106,7 +107,8 @@ func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error
 func (c *Cluster) URL() string { return c.url(clusterDatabase) }
 
 func (c *Cluster) url(database string) string {
-	q := url.Values{"host": {c.socket}, "user": {clusterUser}}
+	// Each part is named, so that no PG* variable of a caller fills one in.
+	q := url.Values{"host": {c.socket}, "port": {clusterPort}, "user": {clusterUser}}
 	return "postgres:///" + database + "?" + q.Encode()
 }
 

@@ -42,6 +42,8 @@ type Options struct {
 	Ready int32
 	// Lines are what the connections are part of; nil: nobody cuts them.
 	Lines *Lines
+	// Identity is what Identity must return for the database, in each session; empty: any database.
+	Identity string
 	// Lazy: nothing is proven yet; Prove does it.
 	Lazy bool
 	// Lax is told at the start of each session which of the server's settings are off by which a commit outlives its machine, by name; nil: nobody is.
@@ -94,6 +96,9 @@ func poolConfig(o Options) (*pgxpool.Config, error) {
 		ctx, cancel := lifecycle.WithTimeout(ctx, "set up a session", setUpWithin) // nobody else bounds it
 		defer cancel()
 		if err := checkVersion(conn.PgConn().ParameterStatus("server_version")); err != nil {
+			return err
+		}
+		if err := checkIdentity(ctx, conn, o.Identity); err != nil {
 			return err
 		}
 		if err := setRole(ctx, conn, o.Role); err != nil {

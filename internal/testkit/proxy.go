@@ -88,6 +88,7 @@ func (p *FaultProxy) aim(target string) error {
 	if dir := q.Get("host"); strings.HasPrefix(dir, "/") {
 		p.network, p.target = "unix", filepath.Join(dir, ".s.PGSQL.5432")
 		q.Del("host")
+		q.Del("port")
 		u.RawQuery = q.Encode()
 	}
 	u.Host = p.Addr
