@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/telemetry"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -226,7 +226,7 @@ func newVersionCommand(c *cli) *cobra.Command {
 		Example: "  postern version -o json",
 		Args:    wantArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			version, commit := buildVersion()
+			version, commit := telemetry.Version()
 			if c.output == "json" {
 				return printJSON(cmd.OutOrStdout(), map[string]any{"version": version, "commit": commit, "go": runtime.Version(),
 					"platform": runtime.GOOS + "/" + runtime.GOARCH, "rule_version": versioning.RuleVersion})
@@ -236,18 +236,4 @@ func newVersionCommand(c *cli) *cobra.Command {
 			return err
 		},
 	}
-}
-
-// buildVersion is what the Go toolchain wrote into the binary.
-func buildVersion() (version, commit string) {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown", ""
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			commit = s.Value
-		}
-	}
-	return info.Main.Version, commit
 }

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
+	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/postern-gateway/postern/internal/config"
@@ -38,7 +40,8 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 		return 2
 	}
 	if *version {
-		fmt.Println(name, Version())
+		number, revision := telemetry.Version()
+		fmt.Println(strings.Join(slices.DeleteFunc([]string{name, number, revision, runtime.Version()}, func(s string) bool { return s == "" }), " "))
 		return 0
 	}
 	use := config.ForProcessor
@@ -103,19 +106,4 @@ func Override(cfg *config.Config, listen, adminListen, metrics string) error {
 	}
 	cfg.Admin.Listen = adminListen
 	return config.CheckAdminListen(adminListen)
-}
-
-// Version is the module's version and revision, as the binary was built.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			v += " " + s.Value
-		}
-	}
-	return v + " " + info.GoVersion
 }

@@ -26,7 +26,7 @@ func (a *App) addTraces(ctx context.Context) {
 	case !a.Processor:
 		service = "postern-gateway"
 	}
-	version, _, _ := strings.Cut(Version(), " ")
+	version, _ := telemetry.Version()
 	stop := telemetry.StartTraces(ctx, telemetry.TraceOptions{Service: service, Version: version, Logger: a.Logger.With("component", "traces")})
 	a.stack.Defer("traces", stop)
 }

@@ -1,9 +1,9 @@
 package telemetry
 
 import (
+	"cmp"
 	"net/http"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -23,15 +23,8 @@ func NewMetrics() *Metrics {
 }
 
 func buildInfo() prometheus.Collector {
-	labels := prometheus.Labels{"version": "unknown", "revision": "unknown", "go_version": runtime.Version()}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		labels["version"] = info.Main.Version
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				labels["revision"] = s.Value
-			}
-		}
-	}
+	version, revision := Version()
+	labels := prometheus.Labels{"version": version, "revision": cmp.Or(revision, "unknown"), "go_version": runtime.Version()}
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "postern_build_info", Help: "Always 1; the labels say what was built.", ConstLabels: labels})
 	g.Set(1)
 	return g
