@@ -12,6 +12,7 @@ BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern
 
 .DEFAULT_GOAL := help
 .PHONY: help dev test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
+.PHONY: help dev playground test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +22,10 @@ dev: servers ## run everything in one process, state in .postern (ARGS="--listen
 	@echo "building, about two minutes the first time"
 	$(BUILD) -o bin/dev/postern ./cmd/postern
 	@exec bin/dev/postern dev $(ARGS)
+
+playground: servers ## try reconciliation without an account, against fake APIs that lose and change things on request: docs/reconciliation.md
+	go build -buildvcs=false -o bin/dev/playground ./test/playground
+	@exec bin/dev/playground $(ARGS)
 
 test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own, and against official SDKs
 	go test -timeout $(TIMEOUT) ./...

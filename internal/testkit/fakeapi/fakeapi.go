@@ -7,9 +7,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
-	"testing"
 	"time"
 )
+
+// Owner ends what a fake starts: a test, or a program that runs fakes.
+type Owner interface {
+	Helper()
+	// Cleanup registers a function that the owner calls at its end, the last one first.
+	Cleanup(end func())
+}
 
 // Base is a server with a clock. All its methods may be called by several goroutines, also while a fake holds a lock of its own.
 type Base struct {
@@ -26,11 +32,13 @@ type Base struct {
 	script   []Fault
 	met      map[Fault]int
 	requests []string
+	delayed  func(*http.Request) bool // nil: no request
+	delay    time.Duration
 }
 
-// Start starts the server, which ends with the test. The clock shows start, and moves with real time too where running says so. The seed chooses which requests
+// Start starts the server, which ends with its owner. The clock shows start, and moves with real time too where running says so. The seed chooses which requests
 // meet a fault.
-func (b *Base) Start(t testing.TB, h http.Handler, seed uint64, start time.Time, running bool) {
+func (b *Base) Start(t Owner, h http.Handler, seed uint64, start time.Time, running bool) {
 	t.Helper()
 	b.closing, b.began, b.running, b.clock = make(chan struct{}), time.Now(), running, start.UnixMicro()
 	b.luck, b.met = rand.New(rand.NewPCG(seed, 2)), map[Fault]int{}

@@ -97,6 +97,7 @@ func (b *Base) Calls(prefix string) (n int) {
 
 // Send sends an answer as far as the fault lets it. A slow one takes so long, in real time.
 func (b *Base) Send(w http.ResponseWriter, r *http.Request, fault Fault, slow time.Duration, status int, header http.Header, body []byte) {
+	b.pause(r, b.delayOf(r))
 	switch fault {
 	case Dropped:
 		panic(http.ErrAbortHandler)
@@ -104,9 +105,7 @@ func (b *Base) Send(w http.ResponseWriter, r *http.Request, fault Fault, slow ti
 		b.wait(r, nil)
 		panic(http.ErrAbortHandler)
 	case Slow:
-		timer := time.NewTimer(slow)
-		defer timer.Stop()
-		b.wait(r, timer.C)
+		b.pause(r, slow)
 	}
 	maps.Copy(w.Header(), header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -117,6 +116,32 @@ func (b *Base) Send(w http.ResponseWriter, r *http.Request, fault Fault, slow ti
 		panic(http.ErrAbortHandler)
 	}
 	_, _ = w.Write(body) // a client that is gone misses nothing
+}
+
+// Delay delays the responses to the requests that match says, in real time, from now on. It replaces the delay before it.
+func (b *Base) Delay(match func(*http.Request) bool, by time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.delayed, b.delay = match, by
+}
+
+func (b *Base) delayOf(r *http.Request) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.delayed == nil || !b.delayed(r) {
+		return 0
+	}
+	return b.delay
+}
+
+// pause returns after a time, or when the client or the server is gone.
+func (b *Base) pause(r *http.Request, length time.Duration) {
+	if length <= 0 {
+		return
+	}
+	timer := time.NewTimer(length)
+	defer timer.Stop()
+	b.wait(r, timer.C)
 }
 
 // wait returns when the time is over, or nobody waits for the answer any more.

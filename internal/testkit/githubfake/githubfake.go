@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
@@ -75,8 +74,8 @@ type Fake struct {
 	used     map[int64]int // calls by hour of the clock
 }
 
-// New starts a Fake; it ends with the test.
-func New(t testing.TB, o Options) *Fake {
+// New starts a Fake; it ends with its owner.
+func New(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
 	if o.Start.IsZero() {
 		o.Start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)

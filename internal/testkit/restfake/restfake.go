@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
@@ -73,13 +72,13 @@ type state struct {
 }
 
 // New starts one without faults. It ends with the test.
-func New(t testing.TB) *Fake {
+func New(t fakeapi.Owner) *Fake {
 	t.Helper()
 	return Make(t, Options{})
 }
 
-// Make starts one; it ends with the test.
-func Make(t testing.TB, o Options) *Fake {
+// Make starts one; it ends with its owner.
+func Make(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
 	if o.Start.IsZero() {
 		o.Start = time.Now().UTC().Add(-time.Hour)

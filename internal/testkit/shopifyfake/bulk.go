@@ -8,8 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Bulk says how the next bulk operations fare: each number is of how many, and one that is used up is 0. The zero value: each is done when it is asked for.
@@ -51,7 +52,7 @@ type bulk struct {
 	partial bool
 }
 
-func (f *Fake) startBulk(t testing.TB) {
+func (f *Fake) startBulk(t fakeapi.Owner) {
 	server := httptest.NewServer(http.HandlerFunc(f.serveFile))
 	f.bulks.url = server.URL
 	t.Cleanup(server.Close)

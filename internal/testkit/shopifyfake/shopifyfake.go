@@ -11,7 +11,6 @@ package shopifyfake
 import (
 	"math/rand/v2"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
@@ -73,8 +72,8 @@ type Fake struct {
 	bulks    bulks
 }
 
-// New starts a Fake with one location; it ends with the test.
-func New(t testing.TB, o Options) *Fake {
+// New starts a Fake with one location; it ends with its owner.
+func New(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
 	if o.Start.IsZero() {
 		o.Start = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)

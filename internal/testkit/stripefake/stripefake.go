@@ -12,7 +12,6 @@ package stripefake
 import (
 	"math/rand/v2"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
@@ -93,8 +92,8 @@ type Fake struct {
 	most     int
 }
 
-// New starts a Fake; it ends with the test.
-func New(t testing.TB, o Options) *Fake {
+// New starts a Fake; it ends with its owner.
+func New(t fakeapi.Owner, o Options) *Fake {
 	t.Helper()
 	f := &Fake{options: o, made: map[string]int{}, choose: o.Choose}
 	if f.choose == nil {
