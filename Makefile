@@ -24,7 +24,8 @@ dev: servers ## run everything in one process, state in .postern (ARGS="--listen
 	@exec bin/dev/postern dev $(ARGS)
 
 playground: servers ## try reconciliation without an account, against fake APIs that lose and change things on request: docs/reconciliation.md
-	go build -buildvcs=false -o bin/dev/playground ./test/playground
+	@echo "Building, which takes about two minutes the first time ..."
+	@go build -buildvcs=false -o bin/dev/playground ./test/playground
 	@exec bin/dev/playground $(ARGS)
 
 test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own, and against official SDKs

@@ -2,6 +2,7 @@ package fakeapi_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"testing"
@@ -93,5 +94,24 @@ func TestHungRequestsEnd(t *testing.T) {
 	}
 	if n := s.Met(fakeapi.Broken); n < 30 || n > 90 {
 		t.Errorf("%d of 200 requests were broken, of which 30 %% should be", n)
+	}
+}
+
+func TestDelay_matchingRequests_waitAndOthersDoNot(t *testing.T) {
+	t.Parallel()
+	s := newService(t, fakeapi.Odds{})
+	s.Delay(func(r *http.Request) bool { return r.URL.Path == "/list" }, time.Hour)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if status, _, _, err := s.get(ctx, "/list"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a delayed request: %d, %v", status, err)
+	}
+	if status, _, _, err := s.get(t.Context(), "/one"); err != nil || status != http.StatusOK {
+		t.Errorf("another request: %d, %v", status, err)
+	}
+	s.Delay(func(*http.Request) bool { return true }, 20*time.Millisecond)
+	start := time.Now()
+	if status, _, _, err := s.get(t.Context(), "/one"); err != nil || status != http.StatusOK || time.Since(start) < 20*time.Millisecond {
+		t.Errorf("with a delay of 20 ms: %d, %v, after %s", status, err, time.Since(start))
 	}
 }
