@@ -11,8 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
-.PHONY: help dev playground test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants build image prerequisites servers
+.PHONY: help dev playground test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +23,7 @@ dev: servers ## run everything in one process, state in .postern (ARGS="--listen
 	@exec bin/dev/postern dev $(ARGS)
 
 playground: servers ## try reconciliation without an account, against fake APIs that lose and change things on request: docs/reconciliation.md
-	@echo "Building, which takes about two minutes the first time ..."
+	@echo "building, about two minutes the first time"
 	@go build -buildvcs=false -o bin/dev/playground ./test/playground
 	@exec bin/dev/playground $(ARGS)
 
