@@ -35,7 +35,7 @@ func (c *cli) endpoints(load func(path string) (*config.Config, error)) ([]confi
 	case cfg.Database.URL != "":
 		return nil, errNoSources
 	default:
-		in, err := config.ReadInstance(c.dir)
+		in, err := c.readInstance()
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", errNoSources, err)
 		}

@@ -63,7 +63,7 @@ func (c *cli) healthAddress(address *string) (*config.Instance, error) {
 	if !c.byFolder() {
 		return nil, nil
 	}
-	in, err := config.ReadInstance(c.dir)
+	in, err := c.readInstance()
 	if errors.Is(err, config.ErrNoInstance) && !c.dirGiven {
 		return nil, nil
 	}

@@ -84,6 +84,7 @@ func TestCommands_variableNamesOtherDatabaseThanDir_refuse(t *testing.T) {
 	variable := "POSTERN_DATABASE_URL="
 	list(b.dir, variable+b.db.URL).want(t, 0, "No events.", "")
 	list(b.dir, variable+other.db.URL).want(t, 1, "", "POSTERN_DATABASE_URL names another database than the instance in "+b.dir)
+	list(b.dir, "POSTERN_DATABSE_URL="+other.db.URL).want(t, 1, "", "POSTERN_DATABSE_URL: is no setting; did you mean POSTERN_DATABASE_URL?")
 	list(t.TempDir(), variable+other.db.URL).want(t, 1, "", "for the database of POSTERN_DATABASE_URL leave out --dir")
 }
 

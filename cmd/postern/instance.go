@@ -60,7 +60,7 @@ func (c *cli) database() (database, error) {
 	if !c.dirGiven {
 		return d, nil
 	}
-	in, err := config.ReadInstance(c.dir)
+	in, err := c.readInstance()
 	switch {
 	case errors.Is(err, config.ErrNoInstance) && c.config != "":
 		return d, nil
@@ -76,9 +76,18 @@ func (c *cli) byFolder() bool {
 	return c.dirGiven || c.config == "" && os.Getenv(config.EnvName("database", "url")) == ""
 }
 
+// readInstance reads the instance file of --dir. A variable that is a slip from one that names another instance is an error: the
+// folder would count in its place.
+func (c *cli) readInstance() (*config.Instance, error) {
+	if err := config.CheckVariables(); err != nil {
+		return nil, err
+	}
+	return config.ReadInstance(c.dir)
+}
+
 // instanceDatabase is that of the dev instance in --dir.
 func (c *cli) instanceDatabase() (database, error) {
-	in, err := config.ReadInstance(c.dir)
+	in, err := c.readInstance()
 	if errors.Is(err, config.ErrNoInstance) {
 		err = fmt.Errorf("%w, or name another with --config FILE or %s", err, config.EnvName("database", "url"))
 	}

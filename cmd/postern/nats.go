@@ -30,7 +30,7 @@ func (c *cli) nats() (config.NATS, error) {
 	if (n.URL != "" || named) && !c.dirGiven {
 		return n, nil
 	}
-	in, err := config.ReadInstance(c.dir)
+	in, err := c.readInstance()
 	if errors.Is(err, config.ErrNoInstance) {
 		return n, nil // whoever needs the database says so
 	}

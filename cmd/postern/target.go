@@ -81,7 +81,7 @@ func (s *sending) target(c *cli) (*target, error) {
 // the dev instance in the folder the address. The error says why there is none, which matters only where the flags do not say enough.
 func (s *sending) instance(c *cli) (base string, known map[string]candidate, in *config.Instance, err error) {
 	if c.config == "" {
-		in, err := config.ReadInstance(c.dir)
+		in, err := c.readInstance()
 		if err != nil {
 			return "", nil, nil, err
 		}
@@ -110,7 +110,7 @@ func (s *sending) instance(c *cli) (base string, known map[string]candidate, in 
 	}
 	base = scheme + cfg.Ingest.Listen
 	if c.dirGiven {
-		in, err = config.ReadInstance(c.dir)
+		in, err = c.readInstance()
 		switch {
 		case err == nil:
 			base = in.IngestURL

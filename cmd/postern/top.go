@@ -94,7 +94,7 @@ func (c *cli) metricsAddresses(from []string) ([]string, *config.Instance, error
 // The instance is nil where no folder named it.
 func (c *cli) adminAddresses() ([]string, *config.Instance, error) {
 	if c.byFolder() {
-		in, err := config.ReadInstance(c.dir)
+		in, err := c.readInstance()
 		if errors.Is(err, config.ErrNoInstance) {
 			err = fmt.Errorf("%w, or name processes with --from URL or --config FILE", err)
 		}

@@ -26,7 +26,11 @@ var sourceName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
 func check(c *Config, p purpose) error {
 	var bad []error
 	if p.database && c.Database.URL == "" {
-		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set: name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (for postern dev none is needed: postern config check --dev)"})
+		empty := ""
+		if variable := EnvName("database", "url"); p.unset(variable) != "not set" {
+			empty = " (" + variable + " is " + p.unset(variable) + ")"
+		}
+		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set" + empty + ": name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (for postern dev none is needed: postern config check --dev)"})
 	}
 	checked := c
 	if !p.secrets {
@@ -43,7 +47,7 @@ func check(c *Config, p purpose) error {
 	} else if err != nil {
 		bad = append(bad, err)
 	}
-	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules), sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects), sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked), checkSchedules(checked), checkRetention(c.Retention), checkDurable(c.Database), checkRates(checked))
+	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules), sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects), sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked), checkSchedules(checked), checkRetention(c.Retention), checkDatabaseURLs(c.Database), checkDurable(c.Database), checkRates(checked))
 	return errors.Join(bad...)
 }
 
@@ -60,6 +64,23 @@ func checkBodies(c *Config) error {
 	for _, name := range sortedKeys(c.Sources) {
 		if size := c.Sources[name].MaxBodyBytes; size != c.Ingest.MaxBodyBytes {
 			want("sources."+name+".max_body_bytes", size)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// keywords is how a connection string begins that is no URL: host=localhost dbname=postern.
+var keywords = regexp.MustCompile(`^\s*[a-z_]+\s*=`)
+
+// checkDatabaseURLs wants addresses that are PostgreSQL's. The errors do not show one, since it may have a password.
+func checkDatabaseURLs(d Database) error {
+	var bad []error
+	for path, address := range map[string]URL{"database.url": d.URL, "database.maintenance_url": d.MaintenanceURL} {
+		scheme, _, isURL := strings.Cut(string(address), "://")
+		switch {
+		case address == "", isURL && (scheme == "postgres" || scheme == "postgresql"), keywords.MatchString(string(address)):
+		default:
+			bad = append(bad, &Problem{Path: path, Msg: "is no address of PostgreSQL: it begins with postgres://, e.g. postgres://postern@localhost/postern"})
 		}
 	}
 	return errors.Join(bad...)
@@ -249,7 +270,7 @@ func explain(f validator.FieldError) string {
 	case "schedule_name":
 		return fmt.Sprintf("schedule name %q: use a to z, 0 to 9, - and _, at most 63 characters, beginning with a letter or digit", f.Value())
 	case "provider":
-		return fmt.Sprintf("provider %q is not known: name one of %s", f.Value(), providerNames())
+		return unknownProvider(fmt.Sprint(f.Value()))
 	}
 	return "is not valid (" + f.Tag() + ")"
 }
@@ -269,10 +290,20 @@ func bound(f validator.FieldError) string {
 	return f.Param()
 }
 
-func providerNames() string {
-	var names []string
+func providerNames() string { return strings.Join(allProviders(), ", ") }
+
+func allProviders() (names []string) {
 	for _, p := range all.All() {
 		names = append(names, p.Name())
 	}
-	return strings.Join(names, ", ")
+	return names
+}
+
+// unknownProvider says which provider is meant, or how a sender without one is described.
+func unknownProvider(name string) string {
+	if one := meant(name, allProviders()); one != "" {
+		return fmt.Sprintf("provider %q is not known; did you mean %s? There are %s", name, one, providerNames())
+	}
+	return fmt.Sprintf("provider %q is not known: name one of %s. A sender without a provider of its own is described with provider: hmac, "+
+		"or with standardwebhooks where it signs that way; docs/senders.md has the settings of many", name, providerNames())
 }

@@ -40,6 +40,8 @@ type Config struct {
 	Notify map[string]*Notification `yaml:"notify" validate:"dive,keys,schedule_name,endkeys,required"`
 
 	files *files
+	// idle are warnings about variables that set nothing.
+	idle []string
 	// places is where settings were made.
 	places *places
 }

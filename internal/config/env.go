@@ -20,7 +20,9 @@ func EnvName(path ...string) string {
 type overrides struct {
 	env func(string) string
 	set map[string]string // path, dotted, to variable
-	bad []error
+	// open are the beginnings of the variables below sources and the like, whose names the file chooses.
+	open []string
+	bad  []error
 }
 
 // apply walks v; a variable that is unset or empty leaves the file's value alone.
@@ -57,6 +59,9 @@ func (o *overrides) applyScalar(v reflect.Value, path []string) {
 // applyNamed takes the sources or schedules of the file and those that the map's own variable (POSTERN_SOURCES=a,b) adds.
 func (o *overrides) applyNamed(v reflect.Value, path []string) {
 	own := EnvName(path...)
+	if len(path) == 1 {
+		o.open = append(o.open, own+"_")
+	}
 	if v.IsNil() {
 		v.Set(reflect.MakeMap(v.Type()))
 	}

@@ -14,13 +14,13 @@ var reference = regexp.MustCompile(`\$?\$\{([^}]*)\}`)
 
 // expander replaces ${NAME} in string values by the variable's value. Keys are left alone.
 type expander struct {
-	env    func(string) string
-	strict bool // an unset variable is an error
-	bad    []error
+	env func(string) string
+	p   purpose // where secrets are read, an unset variable is an error
+	bad []error
 }
 
-func expand(root ast.Node, env func(string) string, strict bool) error {
-	e := &expander{env: env, strict: strict}
+func expand(root ast.Node, env func(string) string, p purpose) error {
+	e := &expander{env: env, p: p}
 	ast.Walk(e, root)
 	return errors.Join(e.bad...)
 }
@@ -47,8 +47,8 @@ func (e *expander) replace(s string, line int) string {
 		}
 		name := ref[2 : len(ref)-1]
 		value := e.env(name)
-		if value == "" && e.strict {
-			e.bad = append(e.bad, &Problem{Line: line, Msg: fmt.Sprintf("%s: the variable is not set; set it, or write $%s for the text itself", ref, ref)})
+		if value == "" && e.p.secrets {
+			e.bad = append(e.bad, &Problem{Line: line, Msg: fmt.Sprintf("%s: the variable is %s; set it, or write $%s for the text itself", ref, e.p.unset(name), ref)})
 		}
 		return value
 	})

@@ -26,6 +26,8 @@ type purpose struct {
 	ingest   bool // this process takes deliveries, so that it needs the files of ingest.tls
 	// files remembers what was read; nil: nobody asks.
 	files *files
+	// environ are all variables as os.Environ returns them; nil: unknown, so that none is checked.
+	environ []string
 }
 
 // Load reads a file and the environment for a daemon in production: everything is checked, secrets are read, demo
@@ -67,7 +69,7 @@ func LoadSources(path string) (*Config, error) {
 	for _, name := range sortedKeys(c.Sources) {
 		p, err := c.Sources[name].provider(name)
 		if p == nil && err == nil {
-			err = &Problem{Path: "sources." + name + ".provider", Msg: fmt.Sprintf("%q is not known", c.Sources[name].Provider)}
+			err = &Problem{Path: "sources." + name + ".provider", Msg: unknownProvider(c.Sources[name].Provider)}
 		} else if p != nil {
 			err = errors.Join(err, c.Sources[name].checkAPI(name, p, false))
 		}
@@ -81,7 +83,13 @@ func Parse(b []byte, env func(string) string) (*Config, error) {
 	return parse("", b, env, purpose{secrets: true, database: true, ingest: true})
 }
 
+// ParseEnviron is Parse with a whole environment, as os.Environ returns it: variables that set nothing are found too.
+func ParseEnviron(b []byte, environ []string) (*Config, error) {
+	return parse("", b, lookup(environ), purpose{secrets: true, database: true, ingest: true, environ: environ})
+}
+
 func loadFile(path string, p purpose) (*Config, error) {
+	p.environ = os.Environ()
 	if path == "" {
 		return parse("", nil, os.Getenv, p)
 	}
@@ -119,13 +127,16 @@ func parse(name string, b []byte, env func(string) string, p purpose) (*Config, 
 		return nil, found.wrap(&Problem{Msg: fmt.Sprintf("more than %d bytes: surely not a configuration", maxFile)})
 	}
 	c := &Config{files: p.files}
+	asked := map[string]bool{}
+	ask := env
+	env = func(name string) string { asked[name] = true; return ask(name) }
 	body, err := read(b)
 	if err != nil {
 		return nil, found.wrap(err)
 	}
 	if body != nil {
 		found.root = body
-		found.add(expand(body, env, p.secrets))
+		found.add(expand(body, env, p))
 		found.add(decode(body, c))
 	}
 	over := &overrides{env: env, set: map[string]string{}}
@@ -139,6 +150,9 @@ func parse(name string, b []byte, env func(string) string, p purpose) (*Config, 
 		found.add(checkFiles(c, p))
 		found.add(checkSources(c))
 	}
+	var slips error
+	c.idle, slips = checkVariables(p.environ, asked, over.open)
+	found.add(slips)
 	if err := found.err(); err != nil {
 		return nil, err
 	}
@@ -152,7 +166,7 @@ func read(b []byte) (body ast.Node, err error) {
 	defer malformed(&err)
 	file, err := parser.ParseBytes(b, 0)
 	if err != nil {
-		return nil, syntaxProblem(err)
+		return nil, syntaxProblem(err, b)
 	}
 	if len(file.Docs) > 1 {
 		return nil, &Problem{Msg: "more than one YAML document: keep one"}
@@ -181,7 +195,7 @@ func decode(body ast.Node, c *Config) (err error) {
 	each := &valueReader{}
 	each.read(body, reflect.ValueOf(c).Elem())
 	if len(each.bad) == 0 {
-		return syntaxProblem(first)
+		return syntaxProblem(first, nil)
 	}
 	return errors.Join(each.bad...)
 }

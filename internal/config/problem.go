@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"errors"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,15 +48,27 @@ func (p *Problem) Error() string {
 	return strings.Join(append(parts, p.Msg), ": ")
 }
 
-// syntaxProblem keeps a YAML error's message and line, and leaves out its excerpt of the file, which may show a secret.
-func syntaxProblem(err error) error {
+// place is how the YAML library writes a line and a column.
+var place = regexp.MustCompile(`\[(\d+):\d+\]`)
+
+// syntaxProblem keeps a YAML error's message and line, and leaves out its excerpt of the file, which may show a secret. text is
+// the file, or nil.
+func syntaxProblem(err error, text []byte) error {
 	var y yaml.Error
 	if !errors.As(err, &y) {
 		return &Problem{Msg: err.Error()}
 	}
-	p := &Problem{Msg: y.GetMessage()}
-	if strings.Contains(p.Msg, "value is not allowed in this context") {
+	p := &Problem{Msg: place.ReplaceAllString(y.GetMessage(), "line $1")}
+	if tk := y.GetToken(); tk != nil && tk.Position != nil {
+		p.Line = tk.Position.Line
+	}
+	switch {
+	case strings.Contains(p.Msg, "value is not allowed in this context") && quoteMissing(text, p.Line):
 		p.Msg += `; a text that begins with {, [ or * is quoted: "{timestamp}.{body}"`
+	case strings.Contains(p.Msg, "value is not allowed in this context"):
+		p.Msg += "; settings of one level begin in the same column: compare the indentation of this line and the next with the lines around"
+	case strings.Contains(p.Msg, "found character '\t'"):
+		p.Msg = "a tab is where YAML wants spaces: indent with spaces alone"
 	}
 	if strings.HasSuffix(p.Msg, "mapping is expected") {
 		p.Msg += "; settings are written as `name: value`, as `postern init` writes them"
@@ -63,15 +76,23 @@ func syntaxProblem(err error) error {
 	if strings.HasSuffix(p.Msg, "is a reserved character") {
 		p.Msg += `; a text that begins with it is quoted: "@daily"`
 	}
-	if tk := y.GetToken(); tk != nil && tk.Position != nil {
-		p.Line = tk.Position.Line
-	}
 	var unknown *yaml.UnknownFieldError
 	if errors.As(err, &unknown) {
 		p.Msg += seeSettings
 	}
 	return p
 }
+
+// quoteMissing reports whether the value on a line begins like a list, a mapping or an alias, and goes on as a text.
+func quoteMissing(text []byte, line int) bool {
+	lines := strings.Split(string(text), "\n")
+	if line < 1 || line > len(lines) {
+		return false
+	}
+	return unquotedText.MatchString(lines[line-1])
+}
+
+var unquotedText = regexp.MustCompile(`(:|-)\s+(\*|\{[^{}]*\}[^\s,}\]]|\[[^\[\]]*\][^\s,}\]])`)
 
 const seeSettings = "; see docs/configuration.md for the settings there are"
 

@@ -33,6 +33,15 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"admin client CA alone": {db + "admin: {tls: {client_ca: ca.pem}}\n", nil, []string{"line 2: admin.tls.cert", "go together"}},
 		"no database":           {"log: {}\n", nil, []string{"database.url: is not set", "POSTERN_DATABASE_URL"}},
 		"bare template":         {db + "sources:\n  a:\n    scheme:\n      message: {timestamp}.{body}\n", nil, []string{"line 5: ", `is quoted: "{timestamp}.{body}"`}},
+		"indented too far":      {db + "sources:\n  shop:\n    provider: stripe\n     secrets: []\n", nil, []string{"line 4: ", "settings of one level begin in the same column"}},
+		"indented too little":   {db + "ingest:\n    queue: 5\n   listen: 'x:1'\n", nil, []string{"line 4: ", "settings of one level begin in the same column"}},
+		"indented beside a map": {db + "ingest:\n    tls: {cert: a}\n   listen: 'x:1'\n", nil, []string{"begin in the same column"}},
+		"indented by a tab":     {db + "sources:\n\tshop: {}\n", nil, []string{"line 3: a tab is where YAML wants spaces"}},
+		"a tab among spaces":    {db + "ingest:\n  queue: 5\n  \tlisten: 'x:1'\n", nil, []string{"line 4: a tab is where YAML wants spaces"}},
+		"one key twice":         {db + "sources:\n  a: {}\n  a: {}\n", nil, []string{`line 4: mapping key "a" already defined at line 3`}},
+		"provider in capitals":  {db + "sources:\n  a:\n    provider: Stripe\n", nil, []string{`line 4: sources.a.provider: provider "Stripe" is not known; did you mean stripe?`}},
+		"provider misspelt":     {db + "sources:\n  a:\n    provider: shoppify\n", nil, []string{"did you mean shopify?"}},
+		"provider of no kind":   {db + "sources:\n  a:\n    provider: pipedrive\n", nil, []string{`"pipedrive" is not known: name one of adyen`, "is described with provider: hmac", "docs/senders.md"}},
 		"two documents":         {db + "---\nlog: {}\n", nil, []string{"one"}},
 		"a list":                {"- a\n", nil, []string{"line 1: sequence was used where mapping is expected; settings are written as `name: value`"}},
 		"a word":                {"database\n", nil, []string{"line 1: string was used where mapping is expected; settings are written as `name: value`"}},
@@ -85,6 +94,9 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 			_, err := config.Parse([]byte(tc.yaml), environment(tc.env...))
 			if err == nil {
 				t.Fatal("accepted")
+			}
+			if strings.Contains(err.Error(), "\t") || strings.Contains(err.Error(), "at [") {
+				t.Errorf("a tab or a place in brackets is in:\n%v", err)
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {

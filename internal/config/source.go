@@ -182,7 +182,7 @@ func (s *Secret) read(env func(string) string, p purpose) error {
 	if given != 1 {
 		return errors.New("give exactly one of value, env and file")
 	}
-	value, err := s.fetch(env, p.files)
+	value, err := s.fetch(env, p)
 	if err != nil {
 		return err
 	}
@@ -193,16 +193,16 @@ func (s *Secret) read(env func(string) string, p purpose) error {
 	return nil
 }
 
-func (s *Secret) fetch(env func(string) string, f *files) ([]byte, error) {
+func (s *Secret) fetch(env func(string) string, p purpose) ([]byte, error) {
 	switch {
 	case s.Env != "":
 		value := env(s.Env)
 		if value == "" {
-			return nil, fmt.Errorf("the variable %s is not set", s.Env)
+			return nil, fmt.Errorf("the variable %s is %s", s.Env, p.unset(s.Env))
 		}
 		return []byte(value), nil
 	case s.File != "":
-		return f.read(s.File, readSecretFile)
+		return p.files.read(s.File, readSecretFile)
 	}
 	return []byte(s.Value), nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -61,7 +62,7 @@ func (c *Config) Unsafe() []string {
 
 // Warnings are what can be used, and is likely not meant: for a person, each a sentence that names its setting. They tell of the disks as they are now.
 func (c *Config) Warnings() []string {
-	var out []string
+	out := slices.Clone(c.idle)
 	for _, name := range c.Unsafe() {
 		out = append(out, name+" is on: deliveries that were acknowledged may be lost")
 	}

@@ -64,7 +64,7 @@ func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
 			t.Errorf("%s: %v", e.Source.Name, err)
 		}
 		value := string(e.Source.Secrets[0].Value)
-		_, err := config.Parse([]byte("database: {url: x}\nsources: {a: {provider: "+e.Provider.Name()+", accounts: ['*'], secrets: [{name: n, value: "+value+"}]}}"), environment())
+		_, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {a: {provider: "+e.Provider.Name()+", accounts: ['*'], secrets: [{name: n, value: "+value+"}]}}"), environment())
 		if err == nil || !strings.Contains(err.Error(), "demo secret") {
 			t.Errorf("%s is not refused: %v", value, err)
 		}
@@ -81,7 +81,7 @@ func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
 func TestInstanceIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c, err := config.Parse([]byte("database: {url: x}\nsources: {mine: {provider: shopify, accounts: [a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
+	c, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {mine: {provider: shopify, accounts: [a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func advice(node ast.Node, v reflect.Value) string {
 
 // valueProblem is a syntaxProblem on the value's line where the library does not say one.
 func valueProblem(node ast.Node, err error) error {
-	err = syntaxProblem(err)
+	err = syntaxProblem(err, nil)
 	if p := new(Problem); errors.As(err, &p) && p.Line == 0 {
 		p.Line = node.GetToken().Position.Line
 	}

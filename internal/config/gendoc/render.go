@@ -23,6 +23,8 @@ commented one to start from, ` + "`postern config check FILE`" + ` says whether 
 - Every setting is also a variable, which wins over the file: ` + "`database.url`" + ` is ` + "`POSTERN_DATABASE_URL`" + `. Lists of words are
   separated by commas, and so are parameters: ` + "`source=shop,rate=5`" + `. ` + "`POSTERN_SOURCES=a,b`" + ` adds sources the file does not have; members of a list are counted from 0:
   ` + "`POSTERN_SOURCES_A_SECRETS_0_ENV`" + `; - in a source's name becomes _.
+- A variable that is a slip from a setting's is an error that names the setting. Other variables that begin with POSTERN_ and that
+  nothing reads get a warning; those that Kubernetes sets for a Service get none.
 - ` + "`${NAME}`" + ` in a value is replaced by that variable, which must be set; ` + "`$${NAME}`" + ` stands for the text itself.
 - Times are written like ` + "`500ms`, `5s`, `10m`, `24h`" + `; sizes like ` + "`65536`, `64KiB`, `4MiB`, `2GiB`" + `. Paths are relative to the
   folder the process was started in.
