@@ -35,7 +35,7 @@ SOURCE is stripe or shop. The commands:
 const dir, controlFile = ".playground", dir + "/control"
 
 func main() {
-	err := errors.New("want SOURCE COMMAND VALUE\n\n" + usage)
+	err := fmt.Errorf("want SOURCE COMMAND VALUE\n\n%s", strings.TrimSpace(usage))
 	switch len(os.Args) {
 	case 1:
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
