@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
 )
 
 // importing are the flags of `postern import`.
@@ -32,7 +34,7 @@ func newImportCommand(c *cli) *cobra.Command {
 		Short: "Append the events of files to the log",
 		Long: `Append the events of files to the log, each once: one that is there already, imported or delivered, is a duplicate and changes nothing. So an import that
 was ended is simply run again. FILE is - for standard input; what is compressed with gzip or zstd is read as it is. Nothing is verified: you vouch for what
-is in the files. A running processor applies the events once the auditor has found them, after a minute.
+is in the files. A running processor begins to apply the events at the end of the import.
 
 Formats, found out where --format does not say:
   postern  lines that postern export wrote; times, headers and names stay as they were
@@ -109,6 +111,9 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 	if err == nil || done.Read > 0 {
 		err = errors.Join(err, im.tell(cmd.OutOrStdout(), c, done))
 	}
+	if !im.dryRun && done.New > 0 {
+		tell.line("postern: " + wantApplied(cmd.Context(), c, errs))
+	}
 	switch {
 	case errors.Is(err, events.ErrUnavailable), err != nil && cmd.Context().Err() != nil:
 		return fmt.Errorf("%w; run the same again: what is imported already is passed over", err)
@@ -118,6 +123,21 @@ func (im *importing) run(cmd *cobra.Command, c *cli, paths []string) error {
 		return errReported
 	}
 	return err
+}
+
+// wantApplied has the events that were imported applied now, and says when they are.
+func wantApplied(ctx context.Context, c *cli, errs io.Writer) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second) // what was imported before Ctrl-C is applied too
+	defer cancel()
+	pool, err := c.connectAs(ctx, errs, operatorRole, 1)
+	if err == nil {
+		defer pool.Close()
+		_, err = processor.Heal(ctx, pool, because("").String(), "events were imported")
+	}
+	if err != nil {
+		return "a running processor applies the new events after about a minute, since it cannot be asked to begin now: " + err.Error()
+	}
+	return "a running processor begins to apply the new events now"
 }
 
 // order reads the flags.

@@ -131,7 +131,11 @@ func (a *auditor) audit(ctx context.Context, cursor int64, wanted bool) (held st
 	if err != nil {
 		return "", err
 	}
-	if held, err := a.missing(ctx, cursor, bound); err != nil || held != "" {
+	until := bound
+	if wanted {
+		until = max(frozen, bound)
+	}
+	if held, err := a.missing(ctx, cursor, bound, until); err != nil || held != "" {
 		return held, err
 	}
 	return a.due(ctx)
@@ -178,13 +182,14 @@ const withOutcomeSQL = `SELECT event_id FROM outcomes WHERE run = 0 AND event_id
 // auditChunk is how many ids are compared with their outcomes at once.
 const auditChunk = 5000
 
-// missing walks from the checkpoint to the bound and publishes what has no outcome. The checkpoint passes only events that have
-// one: publishing moves nothing. held says why the pass must end: the stream is full enough, or the lease is another's.
-func (a *auditor) missing(ctx context.Context, cursor, bound int64) (held string, err error) {
+// missing walks from the checkpoint to until and publishes what has no outcome: up to the bound all events, behind it those
+// that were imported, since no gateway publishes them. The checkpoint passes only events that have an outcome: publishing moves
+// nothing. held says why the pass must end: the stream is full enough, or the lease is another's.
+func (a *auditor) missing(ctx context.Context, cursor, bound, until int64) (held string, err error) {
 	checkpoint, clean := cursor, true
-	for at := cursor; at < bound; {
+	for at := cursor; at < until; {
 		a.moving.Reset(stepWithin)
-		ids, err := events.After(ctx, a.p.Pool, at, bound, auditChunk)
+		ids, err := events.After(ctx, a.p.Pool, at, until, auditChunk)
 		if err != nil {
 			return "", err
 		}
@@ -211,6 +216,9 @@ func (a *auditor) missing(ctx context.Context, cursor, bound int64) (held string
 		if leased.RowsAffected() == 0 {
 			return anothers, nil
 		}
+		if missing, err = a.unpublished(ctx, missing, bound); err != nil {
+			return "", err
+		}
 		if held, err := a.publish(ctx, missing, false); err != nil || held != "" {
 			return held, err
 		}
@@ -219,6 +227,26 @@ func (a *auditor) missing(ctx context.Context, cursor, bound int64) (held string
 		a.p.metrics.behind.Set(0)
 	}
 	return "", nil
+}
+
+const importedSQL = `SELECT id FROM events WHERE id = ANY($1::bigint[]) AND origin = 'import'`
+
+// unpublished leaves out events above the bound that a gateway may be publishing.
+func (a *auditor) unpublished(ctx context.Context, ids []int64, bound int64) ([]int64, error) {
+	young := slices.IndexFunc(ids, func(id int64) bool { return id > bound })
+	if young < 0 {
+		return ids, nil
+	}
+	rows, err := a.p.Pool.Query(ctx, importedSQL, ids[young:])
+	if err != nil {
+		return nil, fmt.Errorf("look for imported events: %w", err)
+	}
+	imported, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("look for imported events: %w", err)
+	}
+	slices.Sort(imported)
+	return append(slices.Clip(ids[:young]), imported...), nil
 }
 
 func (a *auditor) withoutOutcome(ctx context.Context, ids []int64) ([]int64, error) {

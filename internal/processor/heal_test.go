@@ -93,6 +93,36 @@ func TestHeal(t *testing.T) {
 	}
 }
 
+// Imported events are in no gateway's hands, so a pass that is asked for publishes them whatever their age. Those of a gateway wait
+// until their publish would have been given up; the database's clock is slow here, so that they stay young.
+func TestHeal_importedEvents_arePublishedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT timestamptz ''2026-11-20'' + (clock_timestamp() - timestamptz ''2026-11-20'') / 1000000'`)
+	r := newReads()
+	w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.AuditEvery, s.AuditAge = time.Hour, time.Hour }})
+	w.append(t, w.simple(20)...)
+	w.origin = events.OriginImport
+	imported := w.append(t, w.simple(30)...)
+	w.origin = events.OriginWebhook
+	w.append(t, w.simple(10)...)
+	if v := w.healed(t, w.heal(t)); v.Missing != 30 {
+		t.Errorf("%d events were published, want the 30 that were imported", v.Missing)
+	}
+	ids := make([]int64, len(imported))
+	for i := range imported {
+		ids[i] = imported[i].ID
+	}
+	testkit.Eventually(t, patience, func() error {
+		var have int
+		if err := w.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM outcomes WHERE event_id = ANY($1)`, ids).Scan(&have); err != nil || have != 30 {
+			return fmt.Errorf("%d of 30 imported events have an outcome, %w", have, err)
+		}
+		return nil
+	})
+}
+
 // The stream of changes that is deleted under a running processor is made again by it, and has what changed since.
 func TestTheStreamOfChangesIsMadeAgain(t *testing.T) {
 	t.Parallel()

@@ -73,6 +73,6 @@ func forgetChanges(ctx context.Context, keeper *pgxpool.Pool, keep time.Duration
 // Statements are all SQL statements of this package that run with parameters, for the test that prepares each.
 func Statements() []string {
 	return append(listStatements(), openSQL, hadOutcomeSQL, heldSQL, holdSQL, releaseHeldSQL, lockSQL, tryLockSQL, outcomesSQL, recordSQL, giveBackSQL, probeSQL, keepChangesSQL, sentSQL, unsentSQL, nowSQL, currentSQL, lastSentSQL,
-		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL, statusesSQL, finishedSQL, objectsOfSQL, copyBasesSQL, redactedSQL, pendingSQL, awaitedSQL,
+		unsendSQL, leaseSQL, releaseSQL, advanceSQL, withOutcomeSQL, importedSQL, dueSQL, forgetChangesSQL, announceSQL, backlogSQL, statusesSQL, finishedSQL, objectsOfSQL, copyBasesSQL, redactedSQL, pendingSQL, awaitedSQL,
 		recallSQL, settledAheadSQL, readGapsSQL, keepGapsSQL, closedSQL, provenTypesSQL, wantedSQL, wantSQL, passSQL, renewSQL, healSQL, auditSQL, unappliedSQL, laterSQL)
 }

@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type world struct {
 	// conn publishes as a gateway does.
 	conn *stream.Conn
 	keys int
+	// origin is that of events to append; empty: they came by webhook.
+	origin string
 }
 
 func newWorld(t *testing.T, tune func(*stream.Limits)) *world {
@@ -194,7 +197,7 @@ func (w *world) append(t *testing.T, evs ...sim.Event) []stream.Event {
 }
 
 func (w *world) delivery(key string, e sim.Event) events.Delivery {
-	return events.Delivery{Source: w.source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
+	return events.Delivery{Source: w.source, ReceivedAt: e.ReceivedAt, Origin: cmp.Or(w.origin, events.OriginWebhook), Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
 		Events: []provider.Event{{Key: key, Type: "thing", ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}}
 }
 

@@ -102,7 +102,7 @@ func TestClient_eventsArriveLongAfterTheirStamps_widensTheWindow(t *testing.T) {
 		}
 		return r.Widened
 	}
-	if got := widened(); got != 0 {
+	if got := widened(); got >= time.Second { // the response may pass into the next second, which Date then tells
 		t.Errorf("without events the window is wider by %s", got)
 	}
 	b.db.Exec(t, `INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (1, 'shop', 'stripe')`)
