@@ -381,3 +381,14 @@ func TestRedact_object_dropsItsRefetchRequest(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestRedact_mentionsOfThePersonsOwnObject_clearIt although it names another person.
+func TestRedact_mentionsOfThePersonsOwnObject_clearIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.object(t, "customer", "cus_1a", `{"id": "cus_1a", "referred_by": "cus_2b"}`)
+	h := b.do(t, b.byMentions(t, nil, "cus_1a"))
+	if diff := cmp.Diff([]string{"cus_1a"}, b.rows(t, `SELECT object_id FROM mirror.objects WHERE redacted`)); diff != "" {
+		t.Errorf("counts %v: %s", h.Counts, diff)
+	}
+}
