@@ -174,11 +174,12 @@ func (l *life) was(look *provider.Look) bool {
 	})
 }
 
-// needlessSQL says whether a hint is needed still: its object owes a look, the last look that was made of it has no outcome, or it was wished for, as $5 made it, and the log has no look that says so.
+// needlessSQL says whether a hint is needed still: its object owes a look, the last look that was made of it has no outcome, although no
+// pass has died since ($6), or it was wished for, as $5 made it, and the log has no look that says so.
 const needlessSQL = `
 SELECT EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4 AND o.look_after <> 0),
   EXISTS (SELECT FROM (SELECT max(e.id) AS id FROM events e WHERE e.event_type = 'postern.look' AND e.account = $2 AND e.object_type = $3 AND e.object_id = $4 AND NOT e.verification ? 'run') e
-    WHERE e.id IS NOT NULL AND NOT EXISTS (SELECT FROM outcomes u WHERE u.event_id = e.id AND u.run = 0 AND u.status <> 'failed')),
+    WHERE e.id > $6 AND NOT EXISTS (SELECT FROM outcomes u WHERE u.event_id = e.id AND u.run = 0 AND u.status <> 'failed')),
   EXISTS (SELECT FROM hints h WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3 AND h.object_id = $4 AND h.made_at = $5 AND h.wanted_by <> ''
     AND NOT EXISTS (SELECT FROM events e WHERE e.event_type = 'postern.look' AND e.verification ->> 'reason' = h.reason)),
   EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4)`
@@ -186,7 +187,7 @@ SELECT EXISTS (SELECT FROM objects o WHERE o.source = $1 AND o.account = $2 AND 
 // needless checks that a hint which is about to be dropped has done what it was for. The arguments are those of the statement.
 func (l *life) needless(args []any) {
 	var owes, pending, wished, known bool
-	l.must(l.db.Pool.QueryRow(context.Background(), needlessSQL, args[0], args[1], args[2], args[3], args[5]).Scan(&owes, &pending, &wished, &known))
+	l.must(l.db.Pool.QueryRow(context.Background(), needlessSQL, args[0], args[1], args[2], args[3], args[5], l.diedAt).Scan(&owes, &pending, &wished, &known))
 	l.counts["dropped"]++
 	if wished && !known { // nothing is appended of what nobody has ever had
 		delete(l.wishes, versioning.Key{Source: args[0].(int32), Account: args[1].(string), Type: args[2].(string), ID: args[3].(string)})

@@ -67,6 +67,8 @@ type life struct {
 	chance *rand.Rand
 	fake   *stripefake.Fake
 	alone  *alone // the mirror of webhooks alone
+	// diedAt is the newest event as a pass of looks last died. What that pass appended and did not apply is the auditor's.
+	diedAt int64
 
 	operator, gateway *pgxpool.Pool
 	source            processor.Source
@@ -386,6 +388,7 @@ func (l *life) pass() (n int) {
 	var err error
 	if l.mortally(func(ctx context.Context) { n, err = l.passes(ctx) }) {
 		l.counts["died looking"]++
+		l.must(l.db.Pool.QueryRow(context.Background(), `SELECT coalesce(max(id), 0) FROM events`).Scan(&l.diedAt))
 		return 0
 	}
 	l.must(err)
