@@ -112,7 +112,8 @@ func (c *senders) post(ctx context.Context, client *http.Client, url string, s s
 		return 0, nil, err
 	}
 	req.Header = s.delivery.Header.Clone()
-	req.GetBody = nil // what fails is to be seen, and not tried again in secret
+	// net/http sends a request again only where it wrote nothing of it: its idle connection was closed at that moment. All other
+	// failures are seen.
 	res, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err
