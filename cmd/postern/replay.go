@@ -35,6 +35,8 @@ under the run's number; the live one stays. What fails is counted and not tried 
 status is 1 then, and postern retry --run N tries it again. Ctrl-C here only ends the watching; postern runs
 pause, resume and cancel steer the run.
 
+To have failed or dead events tried again, use postern retry: a replay leaves their live outcome as it is.
+
 --mode says which effects there are of what the replay changes: with state, the default, none, and none come later; with missing those that have no
 entry in the ledger. What was changed before is not changed again, and has none. With force what had followed from the chosen events happens again, on purpose:
 mails are sent twice. Such a run waits until somebody approves it: postern runs approve.
@@ -67,6 +69,9 @@ which outcome. It reads the events as --config FILE says (for a dev instance as 
 
 func (r *replaying) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
 	ctx := cmd.Context()
+	if status := values.Get("status"); status == "failed" || status == "dead" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "postern: a replay leaves the live outcome of %s events as it is; postern retry --status %s tries them again\n", status, status)
+	}
 	order, err := admin.PlanReplay(ctx, pool, values)
 	if err != nil {
 		return err

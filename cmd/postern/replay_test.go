@@ -22,6 +22,7 @@ func TestReplayIsAskedFor(t *testing.T) {
 	}
 	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ", "nobody can be asked here: give --yes, or --preview to")
 	b.run(t, "replay", "--preview", "--exact", "-o", "json").want(t, 0, `"events": 3,`, "")
+	b.run(t, "replay", "--status", "dead", "--preview").want(t, 0, "", "postern retry --status dead tries them again")
 	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
 	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are chosen.", "")
 	b.run(t, "runs", "show", "1").want(t, 3, "", "run 1: not found")

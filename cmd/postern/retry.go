@@ -24,6 +24,8 @@ func newRetryCommand(c *cli) *cobra.Command {
 		Long: `Try events again that failed or are dead, after the cause was mended: one, by our id or the provider's key, or those that the flags choose. It
 shows first how many those are and asks. Others are not touched.
 
+These are the live outcomes, or with --run N the own outcomes of replay N. postern replay applies events whatever became of them.
+
 A running processor does it, under the run that the outcomes are of (--run, live if none is given), and each gets all its attempts back. What fails
 again is failed or dead again, with its reason. The counts of this run tell what became of them, and the status is 1 where some failed.`,
 		Example: `  postern retry evt_1NG8Du2eZvKYlo2C
