@@ -288,16 +288,18 @@ BEGIN
     CONTINUE WHEN part = 'staged' AND NOT EXISTS (SELECT FROM runs r WHERE r.job = 'rebuild' AND r.ended_at IS NULL);
     EXECUTE format($f$
       INSERT INTO %I AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow, window_lo, window_hi,
-        look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled)
+        look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled,
+        overwrite_seen)
       SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi,
-        o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired, o.last_event_id, o.revision, o.rule_version, o.created_at, o.updated_at, o.settled
+        o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired, o.last_event_id, o.revision, o.rule_version, o.created_at, o.updated_at, o.settled,
+        o.overwrite_seen
       FROM jsonb_to_recordset($1) AS t(source int, account text, object_type text, object_id text) JOIN objects o USING (source, account, object_type, object_id)
       ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
         version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
         tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo, window_hi = excluded.window_hi, look_after = excluded.look_after,
         ambiguous = excluded.ambiguous, deleted = excluded.deleted, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash, state = excluded.state,
         repaired = excluded.repaired, last_event_id = excluded.last_event_id, revision = b.revision + 1, rule_version = excluded.rule_version,
-        settled = excluded.settled,
+        settled = excluded.settled, overwrite_seen = excluded.overwrite_seen,
         updated_at = greatest(excluded.updated_at, b.updated_at + interval '1 microsecond')
       WHERE (b.settled, b.version_final, b.version_at, b.version_seen, b.version_rank) <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)$f$, part)
     USING laid;
@@ -481,7 +483,8 @@ CREATE TABLE postern.objects (
     rule_version integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    settled bigint DEFAULT 0 NOT NULL
+    settled bigint DEFAULT 0 NOT NULL,
+    overwrite_seen bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
 ALTER TABLE ONLY postern.objects ALTER COLUMN account SET STORAGE MAIN;
@@ -499,6 +502,8 @@ ALTER TABLE postern.objects OWNER TO postern_maintenance;
 COMMENT ON TABLE postern.objects IS 'one row per object; version_*, window_* and look_after are provider time in microseconds; version_at = -2^63 means no version yet';
 
 COMMENT ON COLUMN postern.objects.settled IS 'what was received before does not count, in microseconds of our clock; 0 where no person has had the object settled';
+
+COMMENT ON COLUMN postern.objects.overwrite_seen IS 'when the refetch began with which an operator overwrote the object, in microseconds of the provider''s clock; 0 where none did';
 
 CREATE VIEW mirror.objects AS
  SELECT s.name AS source,
@@ -662,7 +667,8 @@ CREATE TABLE postern.bases (
     rule_version integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    settled bigint DEFAULT 0 NOT NULL
+    settled bigint DEFAULT 0 NOT NULL,
+    overwrite_seen bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
 ALTER TABLE ONLY postern.bases ALTER COLUMN account SET STORAGE MAIN;
@@ -1387,7 +1393,8 @@ CREATE TABLE postern.staged (
     rule_version integer NOT NULL,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
-    settled bigint DEFAULT 0 NOT NULL
+    settled bigint DEFAULT 0 NOT NULL,
+    overwrite_seen bigint DEFAULT 0 NOT NULL
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
 ALTER TABLE ONLY postern.staged ALTER COLUMN account SET STORAGE MAIN;

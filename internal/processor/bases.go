@@ -185,10 +185,10 @@ SELECT array(SELECT DISTINCT object FROM outcomes WHERE event_id = ANY($1::bigin
 // copyBasesSQL takes the rows of the mirror for bases, where they are not older than what is there.
 const copyBasesSQL = `
 INSERT INTO bases AS b (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled)
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled, overwrite_seen)
 SELECT o.source, o.account, o.object_type, o.object_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow,
   o.window_lo, o.window_hi, o.look_after, o.ambiguous, o.deleted, o.state_hash, o.exact_hash, o.state, o.repaired, o.last_event_id, o.revision, o.rule_version,
-  o.created_at, o.updated_at, o.settled
+  o.created_at, o.updated_at, o.settled, o.overwrite_seen
 FROM (SELECT DISTINCT c.source, c.account, c.object_type, c.object_id FROM outcomes c WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0) k
 JOIN objects o USING (source, account, object_type, object_id)
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
@@ -196,7 +196,8 @@ ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   tie_set = excluded.tie_set, overflow = excluded.overflow, window_lo = excluded.window_lo, window_hi = excluded.window_hi,
   look_after = excluded.look_after, ambiguous = excluded.ambiguous, deleted = excluded.deleted, state_hash = excluded.state_hash,
   exact_hash = excluded.exact_hash, state = excluded.state, repaired = excluded.repaired, last_event_id = excluded.last_event_id,
-  revision = excluded.revision, rule_version = excluded.rule_version, updated_at = excluded.updated_at, settled = excluded.settled
+  revision = excluded.revision, rule_version = excluded.rule_version, updated_at = excluded.updated_at, settled = excluded.settled,
+  overwrite_seen = excluded.overwrite_seen
 WHERE (b.settled, b.version_final, b.version_at, b.version_seen, b.version_rank)
    <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)`
 

@@ -19,7 +19,7 @@ const stageTimeout = 30 * time.Second
 
 // columns are those of a table of objects.
 const columns = `source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled`
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled, overwrite_seen`
 
 // stagedLock is the class of the advisory locks of sources' staged rows: who clears some has it.
 const stagedLock = 0x706f7375

@@ -28,9 +28,9 @@ const noVersion = `-9223372036854775808`
 // differsBut says that a live and a staged row are not the same object, whatever rule made them: VERSIONS, as docs/architecture.md puts it. The
 // revision, the last event, the times and the look that is owed may depend on the order of arrival.
 const differsBut = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o.version_rank, o.window_lo, o.window_hi, o.ambiguous, o.deleted, o.overflow,
-  o.state_hash, o.repaired, o.tie_set, o.state, o.settled) IS DISTINCT FROM
+  o.state_hash, o.repaired, o.tie_set, o.state, o.settled, o.overwrite_seen) IS DISTINCT FROM
   (s.exact_hash, s.version_at, s.version_final, s.version_seen, s.version_rank, s.window_lo, s.window_hi, s.ambiguous, s.deleted, s.overflow,
-  s.state_hash, s.repaired, s.tie_set, s.state, s.settled)`
+  s.state_hash, s.repaired, s.tie_set, s.state, s.settled, s.overwrite_seen)`
 
 const differs = `(o.rule_version <> s.rule_version OR ` + differsBut + `)`
 
@@ -57,7 +57,8 @@ const (
   UPDATE objects o SET version_final = s.version_final, version_at = s.version_at, version_seen = s.version_seen, version_rank = s.version_rank,
     tie_set = s.tie_set, overflow = s.overflow, window_lo = s.window_lo, window_hi = s.window_hi, look_after = s.look_after, ambiguous = s.ambiguous,
     deleted = s.deleted, state_hash = s.state_hash, exact_hash = s.exact_hash, state = s.state, repaired = s.repaired, last_event_id = s.last_event_id,
-    revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = s.rule_version, updated_at = (SELECT clock_now()), settled = s.settled
+    revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = s.rule_version, updated_at = (SELECT clock_now()), settled = s.settled,
+    overwrite_seen = s.overwrite_seen
   FROM found f, staged s WHERE o.ctid = f.live AND s.ctid = f.staged
   RETURNING o.account, o.object_type, o.object_id, f.grew
 )` + tell
@@ -69,7 +70,7 @@ const (
   INSERT INTO objects AS o (` + columns + `)
   SELECT s.source, s.account, s.object_type, s.object_id, s.version_final, s.version_at, s.version_seen, s.version_rank, s.tie_set, s.overflow, s.window_lo,
     s.window_hi, s.look_after, s.ambiguous, s.deleted, s.state_hash, s.exact_hash, s.state, s.repaired, s.last_event_id,
-    CASE WHEN s.version_at > ` + noVersion + ` THEN 1 ELSE 0 END, s.rule_version, now.at, now.at, s.settled
+    CASE WHEN s.version_at > ` + noVersion + ` THEN 1 ELSE 0 END, s.rule_version, now.at, now.at, s.settled, s.overwrite_seen
   FROM found f JOIN staged s ON s.ctid = f.staged, (SELECT clock_now() AS at) now
   RETURNING o.account, o.object_type, o.object_id, o.revision > 0 AS grew
 )` + tell
@@ -83,7 +84,8 @@ const (
 	emptySQL = `), written AS (
   UPDATE objects o SET version_final = false, version_at = ` + noVersion + `, version_seen = 0, version_rank = 0, tie_set = '[]', overflow = false,
     window_lo = ` + noVersion + `, window_hi = ` + noVersion + `, look_after = 0, ambiguous = false, deleted = false, state_hash = $4, exact_hash = $5, state = NULL,
-    repaired = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $6, updated_at = (SELECT clock_now()), settled = 0
+    repaired = false, last_event_id = 0, revision = o.revision + CASE WHEN f.grew THEN 1 ELSE 0 END, rule_version = $6, updated_at = (SELECT clock_now()), settled = 0,
+    overwrite_seen = 0
   FROM found f WHERE o.ctid = f.live
   RETURNING o.account, o.object_type, o.object_id, f.grew
 )` + tell

@@ -70,3 +70,22 @@ func TestRedactedLooksHaveSettled(t *testing.T) {
 		})
 	}
 }
+
+// A redaction of one event keeps when the refetch began by which an operator overwrote the object: an old delete, whose time
+// is not known, still has no effect.
+func TestRedact_overwrittenObject_oldDeleteStaysWithoutEffect(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.settling(t, "hers", email)
+	newer := b.store(t, "hers", fmt.Appendf(nil,
+		`{"id": "u", "type": "thing.updated", "object_id": "hers", "rank": 1, "unit": 1, "time": %d, "object": {"customer": {"email": %q}}}`,
+		time.Now().Add(2*time.Second).UnixMicro(), email), "newer")
+	b.apply(t, 0, newer...)
+	b.do(t, redaction.Order{Events: newer})
+	old := b.store(t, "hers", []byte(`{"id": "d", "type": "thing.deleted", "object_id": "hers", "deleted": true, "final": true, "rank": 1, "object": null}`), "old")
+	b.apply(t, 0, old...)
+	got := b.rows(t, `SELECT o.status || ' ' || b.deleted || ' ' || (b.overwrite_seen > 0) FROM outcomes o JOIN objects b USING (object_id) WHERE o.event_id = $1`, old[0])
+	if diff := cmp.Diff([]string{"ambiguous false true"}, got); diff != "" {
+		t.Error(diff)
+	}
+}

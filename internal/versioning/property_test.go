@@ -66,7 +66,7 @@ func stored(t fataler, row versioning.Row) versioning.Row {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	row.Set, row.OverwriteSeen = nil, 0
+	row.Set = nil
 	if err := versioning.DecodeSet(text, &row); err != nil {
 		t.Fatalf("%v", err)
 	}

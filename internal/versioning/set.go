@@ -19,8 +19,6 @@ type storedMember struct {
 	Lo       int64           `json:"lo,omitempty"`
 	Hi       int64           `json:"hi,omitempty"`
 	State    json.RawMessage `json:"state,omitempty"`
-	// OverwriteSeen is the row's own, with its first member. A column of its own would cost every write for what is rarely there.
-	OverwriteSeen int64 `json:"overwrite_seen,omitempty"`
 }
 
 // EncodeSet writes a row's set as compact JSON for the tie_set column. Members carry their state's JSON only while the
@@ -42,9 +40,6 @@ func EncodeSet(row *Row) ([]byte, error) {
 		}
 		stored[i].State = m.State.JSON
 	}
-	if len(stored) > 0 {
-		stored[0].OverwriteSeen = row.OverwriteSeen
-	}
 	text, err := json.Marshal(stored)
 	if err != nil {
 		return nil, fmt.Errorf("encode tie set: %w", err)
@@ -54,7 +49,7 @@ func EncodeSet(row *Row) ([]byte, error) {
 
 // alone says whether the row's columns tell all of its only member but where it came from.
 func alone(row *Row) bool {
-	if len(row.Set) != 1 || row.OverwriteSeen != 0 {
+	if len(row.Set) != 1 {
 		return false
 	}
 	m, s := &row.Set[0], &row.State
@@ -91,16 +86,13 @@ func store(m Member) storedMember {
 	return s
 }
 
-// DecodeSet reads into the row what EncodeSet wrote of one whose other columns are as they were: Set and OverwriteSeen. Where all members are in the shown state their
-// JSON is left nil: the caller puts the row's state into Row.State and Apply passes it on, so that an earlier member keeps its JSON when
-// a differing one joins. A row that will not be joined may stay without.
+// DecodeSet reads into Row.Set what EncodeSet wrote of a row whose other columns are as they were. Where all members are in
+// the shown state their JSON is left nil: the caller puts the row's state into Row.State and Apply passes it on, so that an
+// earlier member keeps its JSON when a differing one joins. A row that will not be joined may stay without.
 func DecodeSet(text []byte, row *Row) error {
 	var stored []storedMember
 	if err := json.Unmarshal(text, &stored); err != nil {
 		return fmt.Errorf("decode tie set: %w", err)
-	}
-	if len(stored) > 0 {
-		row.OverwriteSeen = stored[0].OverwriteSeen
 	}
 	if len(stored) == 1 && stored[0].Hash == nil {
 		stored[0].Hash, stored[0].Exact = row.State.Hash[:], row.State.Exact[:]

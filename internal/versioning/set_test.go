@@ -61,28 +61,11 @@ func TestSmallSetIsSmall(t *testing.T) {
 // read is a row as it is read from its columns and a stored set.
 func read(t *testing.T, text []byte, row versioning.Row) versioning.Row {
 	t.Helper()
-	row.Set, row.OverwriteSeen = nil, 0
+	row.Set = nil
 	if err := versioning.DecodeSet(text, &row); err != nil {
 		t.Fatal(err)
 	}
 	return row
-}
-
-func TestEncodeSet_overwrittenObject_keepsWhenTheRefetchBegan(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]versioning.Row{
-		"one state":       rule(t, whole(10, "A")),
-		"two tied states": rule(t, whole(10, "A"), whole(10, "B")),
-	} {
-		row.OverwriteSeen = 17
-		text, err := versioning.EncodeSet(&row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := read(t, text, row); got.OverwriteSeen != 17 || len(got.Set) != len(row.Set) {
-			t.Errorf("%s: read %d and %d members from %s", name, got.OverwriteSeen, len(got.Set), text)
-		}
-	}
 }
 
 // A member that the row does not tell is written in full.

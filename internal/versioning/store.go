@@ -109,7 +109,7 @@ func statements(name, sql string) (all [Bases + 1]postgres.Statement) {
 // loadSQL reads rows by key. The state comes along only where an event of the very version may join its tie set.
 const loadSQL = `
 SELECT d.n, o.version_final, o.version_at, o.version_seen, o.version_rank, o.tie_set, o.overflow, o.window_lo, o.window_hi, o.look_after,
-  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.settled
+  o.ambiguous, o.deleted, o.state_hash, o.exact_hash, CASE WHEN o.version_at BETWEEN d.lo AND d.hi THEN o.state END, o.repaired, o.last_event_id, o.revision, o.updated_at, o.rule_version, o.created_at, o.settled, o.overwrite_seen
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::bigint[]) WITH ORDINALITY AS d(source, account, object_type, object_id, lo, hi, n)
 CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = d.source AND o.account = d.account AND o.object_type = d.object_type
   AND o.object_id = d.object_id LIMIT 1) o`
@@ -159,6 +159,7 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 	copy(o.State.Exact[:], stored.Bytes(13))
 	o.LastEvent, o.Revision, o.readAt = stored.Int64(16), stored.Int64(17), stored.Time(18)
 	o.rule, o.MadeAt, o.Settled = int32(stored.Int64(19)), stored.Time(20), stored.Int64(21)
+	o.OverwriteSeen = stored.Int64(22)
 	o.was.exact, o.was.ambiguous, o.was.version = o.State.Exact, o.Ambiguous, o.Version != NoVersion
 	if err = DecodeSet(stored.JSON(5), &o.Row); err != nil {
 		return fmt.Errorf("object %s %s: %w", o.Type, o.ID, err)
@@ -172,14 +173,15 @@ func readObject(stored postgres.Row, objs []*Object) (err error) {
 // states come as one text with their places in it: PostgreSQL would copy an array of them several times.
 const saveSQL = `
 INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
-  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled)
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, state, repaired, last_event_id, revision, rule_version, created_at, updated_at, settled,
+  overwrite_seen)
 SELECT d.source, d.account, d.object_type, d.object_id, d.final, d.at, d.seen, d.rank, d.tie_set, d.overflow, d.lo, d.hi, d.look_after,
   d.ambiguous, d.deleted, d.state_hash, d.exact_hash, CASE WHEN d.state_len > 0 THEN convert_from(substr($26::bytea, d.state_at, d.state_len), 'UTF8')::jsonb END,
-  d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at, d.settled
+  d.repaired, d.last_event_id, d.revision, $22, coalesce(d.read_at, now.at), now.at, d.settled, d.overwrite_seen
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::bigint[], $7::bigint[], $8::smallint[], $9::jsonb[], $10::bool[],
   $11::bigint[], $12::bigint[], $13::bigint[], $14::bool[], $15::bool[], $16::bytea[], $17::bytea[], $18::int[], $24::int[], $19::bool[], $20::bigint[],
-  $21::bigint[], $23::timestamptz[], $25::bigint[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
-    state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at, settled),
+  $21::bigint[], $23::timestamptz[], $25::bigint[], $27::bigint[]) AS d(source, account, object_type, object_id, final, at, seen, rank, tie_set, overflow, lo, hi, look_after, ambiguous, deleted,
+    state_hash, exact_hash, state_at, state_len, repaired, last_event_id, revision, read_at, settled, overwrite_seen),
   (SELECT clock_now() AS at) now
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   version_final = excluded.version_final, version_at = excluded.version_at, version_seen = excluded.version_seen, version_rank = excluded.version_rank,
@@ -188,7 +190,7 @@ ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET
   state = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.state ELSE excluded.state END,
   repaired = CASE WHEN o.exact_hash = excluded.exact_hash THEN o.repaired ELSE excluded.repaired END,
   exact_hash = excluded.exact_hash, last_event_id = excluded.last_event_id, revision = excluded.revision, rule_version = excluded.rule_version,
-  updated_at = excluded.updated_at, settled = excluded.settled
+  updated_at = excluded.updated_at, settled = excluded.settled, overwrite_seen = excluded.overwrite_seen
 WHERE (o.settled, o.version_final, o.version_at, o.version_seen, o.version_rank)
    <= (excluded.settled, excluded.version_final, excluded.version_at, excluded.version_seen, excluded.version_rank)
   AND excluded.created_at = o.updated_at
@@ -233,6 +235,7 @@ func saveParams(conn *pgx.Conn, into Table, objs []*Object) (*postgres.Params, e
 	addStates(p, objs)
 	p.Grow(states)
 	p.Join(len(objs), func(i int) []byte { return objs[i].State.JSON })
+	p.Array(pgtype.Int8OID, len(objs), func(i int) { p.Int64(objs[i].OverwriteSeen) })
 	return p, nil
 }
 
