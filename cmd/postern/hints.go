@@ -14,9 +14,9 @@ import (
 )
 
 func newHintsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "hints", Short: "Objects that owe a look at the provider's API", RunE: group, Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: "hints", Short: "Objects whose refetch from the provider's API is pending", RunE: group, Args: cobra.ArbitraryArgs}
 	cmd.AddCommand(lister[reconcile.HintView]{
-		what:    "objects that owe a look: why, when it is due, and what the last attempt met",
+		what:    "objects whose refetch is pending: why, when it is due, and why the last attempt failed",
 		example: "  postern hints list --source stripe",
 		params:  admin.HintParams,
 		query:   admin.Hints,
@@ -32,7 +32,7 @@ func newHintsCommand(c *cli) *cobra.Command {
 			{"TAKEN BY", func(h reconcile.HintView) string { return h.TakenBy }},
 			{"ERROR", func(h reconcile.HintView) string { return h.Error }},
 		},
-		none: "No object owes a look.",
+		none: "No refetch is pending.",
 	}.command(c), newHintsAddCommand(c), newHintsDropCommand(c))
 	return cmd
 }

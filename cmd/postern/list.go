@@ -24,6 +24,8 @@ type lister[T any] struct {
 	query   func(context.Context, *pgxpool.Pool, url.Values) (events.Page[T], error)
 	columns []column[T]
 	none    string
+	// notes, if not nil, are lines to write to standard error below a table.
+	notes func(context.Context, *pgxpool.Pool, url.Values) ([]string, error)
 }
 
 func (l lister[T]) command(c *cli) *cobra.Command {
@@ -47,7 +49,10 @@ func (l lister[T]) command(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := out.end(); err != nil || searched.IsZero() {
+			if err := out.end(); err != nil {
+				return err
+			}
+			if err := l.note(cmd, c, pool, values); err != nil || searched.IsZero() {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "postern: searched back to %s; go on with --until %s\n", searched,
@@ -56,6 +61,18 @@ func (l lister[T]) command(c *cli) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// note writes the lines that belong below a table.
+func (l lister[T]) note(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
+	if l.notes == nil || c.output == "json" {
+		return nil
+	}
+	lines, err := l.notes(cmd.Context(), pool, values)
+	for _, line := range lines {
+		fmt.Fprintln(cmd.ErrOrStderr(), "postern:", plain(line))
+	}
+	return err
 }
 
 // searchWithin is how long a search of contents goes on, one page after the other.

@@ -261,7 +261,7 @@ func TestObjectsListAndShow(t *testing.T) {
 	b.object(t, "stripe", "", id)
 	b.object(t, "shop", "a.example", 5)
 	b.object(t, "shop", "b.example", 5)
-	b.run(t, "objects", "list", "--ambiguous", "--source", "stripe").want(t, 0, "ambiguous, look owed", "")
+	b.run(t, "objects", "list", "--ambiguous", "--source", "stripe").want(t, 0, "ambiguous, refetch pending", "")
 	b.run(t, "objects", "list", "--deleted").want(t, 0, "No objects.", "")
 	for _, names := range [][]string{{"--type", "--id"}, {"--object-type", "--object-id"}, {"--object-type", "--object"}} {
 		for objectID, found := range map[string]string{"cus_1": "a.example", "cus_2": "No objects."} {
@@ -275,7 +275,7 @@ func TestObjectsListAndShow(t *testing.T) {
 	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe", "--yes").want(t, 0, "1 object will be announced.", "")
 	b.run(t, "objects", "announce", "-y").want(t, 0, "3 objects will be announced.", "")
 	r := b.run(t, "objects", "show", "stripe", "customer", "cus_1")
-	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's clock)", "order nothing tells", "begun after 2026-09-21T14:13:21", "evt_1", "ambiguous: newer", `"name": "Ada"`} {
+	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's clock)", "order nothing tells", "to begin after 2026-09-21T14:13:21", "evt_1", "ambiguous: newer", `"name": "Ada"`} {
 		r.want(t, 0, text, "")
 	}
 	var object map[string]any

@@ -39,7 +39,8 @@ var objectLister = lister[versioning.View]{
 		{"UPDATED", func(o versioning.View) string { return o.UpdatedAt.String() }},
 		{"LAST EVENT", func(o versioning.View) string { return strconv.FormatInt(o.LastEventID, 10) }},
 	},
-	none: "No objects.",
+	none:  "No objects.",
+	notes: stagedRebuilds,
 }
 
 // flags are what a reader must know before trusting the state.
@@ -48,7 +49,7 @@ func flags(o versioning.View) string {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.LookAfter.IsZero(), "look owed"}, {o.Repaired, "repaired"},
+	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.LookAfter.IsZero(), "refetch pending"}, {o.Repaired, "repaired"},
 		{o.Redacted, "redacted"}} {
 		if f.set && text != "" {
 			text += ", "
@@ -99,7 +100,8 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 		"revision", fmt.Sprintf("%d, changed %s", o.Revision, o.UpdatedAt),
 		"deleted", noUnless(o.Deleted, "yes: the provider said so; what it carried is kept below"),
 		"ambiguous", noUnless(o.Ambiguous, "yes: differing states of one version whose order nothing tells; a fixed rule chose the one below"),
-		"look owed", noUnless(!o.LookAfter.IsZero(), "begun after "+o.LookAfter.String()+" on the provider's clock; the state may be incomplete until then"),
+		"refetch pending", noUnless(!o.LookAfter.IsZero(), "yes: to begin after "+o.LookAfter.String()+
+			" on the provider's clock; the state may be incomplete until then; see postern hints list"),
 		"settled", noUnless(!o.Settled.IsZero(), "what was received before "+o.Settled.String()+" does not count: a person had a look of then win"),
 		"repaired", noUnless(o.Repaired, "yes: the state differs from the body where PostgreSQL's JSON cannot hold it; events show --raw has the truth"),
 		"redacted", noUnless(o.Redacted, "yes: the state was cleared for good; a newer event or refetch fills it again"),

@@ -102,10 +102,36 @@ func (r *rebuilding) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values 
 	case r.compare:
 		err = compare(ctx, out, c, pool, now.Run, r.check)
 	}
-	if rebuild.Stage(now) == "staged" && c.output != "json" {
-		fmt.Fprintf(out, "\nCompare with: postern rebuild compare %d\nThen either:  postern rebuild swap %d\nor:           postern rebuild discard %d\n", now.Run, now.Run, now.Run)
-	}
 	return err
+}
+
+// decision says what a rebuild waits for that is staged, "" for any other run.
+func decision(r *runs.Run) string {
+	if rebuild.Stage(r) != "staged" {
+		return ""
+	}
+	return fmt.Sprintf("your decision: postern rebuild compare %d shows what differs; then postern rebuild swap %d, or postern rebuild discard %d",
+		r.Run, r.Run, r.Run)
+}
+
+// stagedRebuilds tells which rebuilds of the listed source wait for a decision: until then the objects are as before.
+func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) (lines []string, err error) {
+	page, err := admin.Runs(ctx, pool, url.Values{"job": {rebuild.Job}, "status": {string(runs.Paused)}})
+	if err != nil {
+		return nil, err
+	}
+	for i := range page.Items {
+		var asked rebuild.Order
+		if err := json.Unmarshal(page.Items[i].Asked, &asked); err != nil {
+			return nil, fmt.Errorf("read what run %d was asked for: %w", page.Items[i].Run, err)
+		}
+		waits, source := decision(&page.Items[i]), values.Get("source")
+		if waits != "" && (source == "" || source == asked.Words["source"]) {
+			lines = append(lines, fmt.Sprintf("the objects of source %s are as before rebuild %d, which waits for %s",
+				asked.Words["source"], page.Items[i].Run, waits))
+		}
+	}
+	return lines, nil
 }
 
 func newRebuildCompareCommand(c *cli) *cobra.Command {

@@ -51,7 +51,10 @@ func TestRebuild(t *testing.T) {
 	b.run(t, "rebuild", "swap", "7").want(t, 3, "", "run 7: not found")
 	b.rebuilds(t)
 	// The refused one took the number 2.
-	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "Then either:  postern rebuild swap 3", "")
+	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "your decision: postern rebuild compare 3 shows what differs; then postern rebuild swap 3", "")
+	b.run(t, "runs", "list").want(t, 0, "waits for your decision: postern rebuild compare 3", "")
+	b.run(t, "objects", "list", "--source", "stripe").want(t, 0, "No objects.", "the objects of source stripe are as before rebuild 3, which waits for your decision")
+	b.run(t, "objects", "list", "--source", "shop").want(t, 0, "No objects.", "")
 	b.run(t, "rebuild", "compare", "3", "--check").want(t, 1, "only staged", "2 objects not the same")
 	b.run(t, "rebuild", "swap", "3", "--yes").want(t, 0, "2 objects swapped, 2 objects grown, 0 objects emptied", "")
 	b.run(t, "objects", "list").want(t, 0, "obj_2", "")
@@ -62,7 +65,7 @@ func TestRebuild(t *testing.T) {
 	b.run(t, "objects", "list", "--outdated").want(t, 0, "obj_2", "")
 	compare := b.run(t, "rebuild", "--source", "stripe", "--compare")
 	compare.want(t, 0, "a.b", "")
-	compare.want(t, 0, "Then either:  postern rebuild swap 4", "")
+	compare.want(t, 0, "then postern rebuild swap 4", "")
 	found := b.run(t, "rebuild", "compare", "4", "-o", "json", "--check")
 	var compared struct {
 		Counts map[string]int

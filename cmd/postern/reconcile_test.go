@@ -242,7 +242,7 @@ func TestReconciledInWords(t *testing.T) {
 func TestHintsOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
+	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
 	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after, attempts, error)
 		VALUES ($1, 'acct_1', 'customer', 'cus_1', 'in doubt', now(), '2026-01-02T03:04:06Z', 1, 2, 'answered 500')`, b.known.Number["stripe"])
 	if err != nil {
@@ -255,8 +255,34 @@ func TestHintsOnTheCommandLine(t *testing.T) {
 	b.db.Exec(t, `UPDATE hints SET due = 'infinity'`)
 	b.run(t, "hints", "list").want(t, 0, "parked", "")
 	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"due":null,"parked":true`, "")
-	b.run(t, "hints", "list", "--source", "shop").want(t, 0, "No object owes a look.", "")
+	b.run(t, "hints", "list", "--source", "shop").want(t, 0, "No refetch is pending.", "")
 	b.run(t, "hints", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
+}
+
+// The list of refetches has each object that is flagged, also where no request can be made for it.
+func TestHintsList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.object(t, "stripe", "", 1) // flagged
+	b.run(t, "objects", "list").want(t, 0, "refetch pending", "")
+	for reads, want := range map[string]string{
+		"NULL":       "no processor has said yet",
+		"'{}'":       "the source has no section api",
+		"'{object}'": "in doubt",
+	} {
+		b.db.Exec(t, `UPDATE sources SET api_reads = `+reads+` WHERE name = 'stripe'`)
+		r := b.run(t, "hints", "list")
+		r.want(t, 0, want, "")
+		r.want(t, 0, "customer cus_1", "")
+		if parked := strings.Contains(r.out, "parked"); parked != (reads == "'{}'") {
+			t.Errorf("api_reads %s: parked %t:\n%s", reads, parked, r.out)
+		}
+	}
+	b.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, made_at, due, after)
+		SELECT source, account, object_type, object_id, 'in doubt', now(), now(), look_after FROM objects`)
+	if r := b.run(t, "hints", "list", "-o", "json"); strings.Count(r.out, `"cus_1"`) != 1 {
+		t.Errorf("%+v", r)
+	}
 }
 
 // A person has an object looked at, and takes that back.
@@ -266,7 +292,7 @@ func TestHintsAreAddedAndDropped(t *testing.T) {
 	b.run(t, "hints", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
 	b.run(t, "hints", "add", "nobody", "customer", "cus_1").want(t, 2, "", "no source")
 	b.run(t, "hints", "add", "stripe", "customer", "cus_1").want(t, 2, "", "no processor reads the API of source stripe, so nobody would look: give the source a section api")
-	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
+	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
 	b.db.Exec(t, `INSERT INTO budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight) VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
 	b.run(t, "hints", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason", "finance doubts it").want(t, 0, "customer cus_1 of source stripe will be looked at.\n", "")
 	r := b.run(t, "hints", "list", "--source", "stripe")
@@ -275,7 +301,7 @@ func TestHintsAreAddedAndDropped(t *testing.T) {
 	}
 	b.run(t, "hints", "drop", "stripe", "customer", "cus_1").want(t, 3, "", "not found")
 	b.run(t, "hints", "drop", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0, "customer cus_1 of source stripe is not looked at for this hint any more.\n", "")
-	b.run(t, "hints", "list").want(t, 0, "No object owes a look.", "")
+	b.run(t, "hints", "list").want(t, 0, "No refetch is pending.", "")
 }
 
 // A person has what the API answers win, says why, and sees what it is then.

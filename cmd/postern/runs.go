@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -40,7 +41,7 @@ func newRunsCommand(c *cli) *cobra.Command {
 			{"ENDED", func(r runs.Run) string { return r.EndedAt.String() }},
 			{"WHO", func(r runs.Run) string { return r.Who }},
 			{"REASON", func(r runs.Run) string { return r.Reason }},
-			{"DETAIL", func(r runs.Run) string { return r.Detail }},
+			{"DETAIL", func(r runs.Run) string { return cmp.Or(r.Detail, pendingDecision(&r)) }},
 		},
 		none: "No runs.",
 	}.command(c),
@@ -169,7 +170,7 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	}
 	name, place := readUpTo(r)
 	pairs := []string{"run", strconv.FormatInt(r.Run, 10), "job", r.Job, "schedule", r.Schedule, "planned for", r.PlannedAt.String(), "once key", r.OnceKey,
-		"status", string(r.Status), detailWord(r), r.Detail, "asked for", askedFor(r), "who", r.Who, "reason", r.Reason}
+		"status", string(r.Status), detailWord(r), r.Detail, "waits for", decision(r), "asked for", askedFor(r), "who", r.Who, "reason", r.Reason}
 	for _, a := range r.Approvals {
 		pairs = append(pairs, "approved by", a.Who+" at "+a.At.String(), "because", a.Why, "approved", a.Said)
 	}
@@ -178,6 +179,14 @@ func printRun(out io.Writer, c *cli, r *runs.Run) error {
 	}
 	return facts(out, append(pairs, "made", r.MadeAt.String(), "started", r.StartedAt.String(), "ended", r.EndedAt.String(),
 		"carried out by", r.HeldBy, "stage", rebuild.Stage(r), name, place, things(r), inWords(r.Job, r.Counts))...)
+}
+
+// pendingDecision is decision as a clause.
+func pendingDecision(r *runs.Run) string {
+	if d := decision(r); d != "" {
+		return "waits for " + d
+	}
+	return ""
 }
 
 // detailWord says what a run's detail tells.

@@ -40,14 +40,35 @@ type HintView struct {
 const hintColumns = `h.source, s.name, h.account, h.object_type, h.object_id, h.reason, h.wanted_by, h.made_at, nullif(h.due, 'infinity'), h.due = 'infinity', provider_time(h.after), h.attempts, h.error,
   h.taken_by, nullif(h.taken_until, '-infinity')`
 
-// hintsSQL walks the primary key; one source is an interval of it.
+// hintsSQL walks the primary keys of requests and of flagged objects; one source is an interval of them. An object without
+// a request has none yet, or its source cannot be read, which due and error say.
 const hintsSQL = `
-SELECT ` + hintColumns + `
-FROM hints h JOIN sources s ON s.number = h.source
-WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6
-ORDER BY h.source, h.account, h.object_type, h.object_id LIMIT $7`
+SELECT * FROM (
+  (SELECT ` + hintColumns + `
+  FROM hints h JOIN sources s ON s.number = h.source
+  WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6
+  ORDER BY h.source, h.account, h.object_type, h.object_id LIMIT $7)
+  UNION ALL
+  (SELECT o.source, s.name, o.account, o.object_type, o.object_id, 'in doubt', '', o.updated_at,
+    CASE WHEN 'object' = ANY(s.api_reads) THEN clock_now() END, NOT 'object' = ANY(coalesce(s.api_reads, '{object}')),
+    provider_time(o.look_after), 0, CASE WHEN s.api_reads IS NULL THEN $8
+      WHEN NOT 'object' = ANY(s.api_reads) THEN $9 ELSE '' END, '', NULL
+  FROM objects o JOIN sources s ON s.number = o.source
+  WHERE o.look_after <> 0 AND (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source BETWEEN $5 AND $6
+    AND NOT EXISTS (SELECT FROM hints h WHERE h.source = o.source AND h.account = o.account AND h.object_type = o.object_type
+      AND h.object_id = o.object_id)
+  ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7)
+) r (source, name, account, object_type, object_id, reason, wanted_by, made_at, due, parked, after, attempts, error, taken_by, taken_until)
+ORDER BY source, account, object_type, object_id LIMIT $7`
 
-// Hints returns a page of the objects that owe a look, in the order of their keys, of one source or, with 0, of all. Errors: events.ErrInvalid.
+// Why a flagged object has no request.
+const (
+	noReport = "no processor has said yet whether it can read the source's API"
+	noAPI    = "the source has no section api that reads objects; until it has one, the object's next event is waited for"
+)
+
+// Hints returns a page of the objects that are to be read again, in the order of their keys, of one source or, with 0, of
+// all: those that are flagged in the mirror, and those that a person asked for. Errors: events.ErrInvalid.
 func Hints(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string, limit int) (events.Page[HintView], error) {
 	var page events.Page[HintView]
 	limit, err := events.PageSize(limit)
@@ -60,7 +81,7 @@ func Hints(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
 		return page, err
 	}
 	first, last := interval(source)
-	rows, err := pool.Query(ctx, hintsSQL, after, account, objectType, id, first, last, limit)
+	rows, err := pool.Query(ctx, hintsSQL, after, account, objectType, id, first, last, limit, noReport, noAPI)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, scanHint)
 	}
