@@ -15,8 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// account is a fake of a provider's API together with the source that gets its webhooks. Its objects are of one type. It is
-// for one goroutine at a time.
+// account is a fake of a provider's API together with the source that gets its webhooks. Its
+// objects are of one type. It is for one goroutine at a time.
 type account struct {
 	*fakeapi.Base
 	add     func() (id string)
@@ -29,9 +29,11 @@ type account struct {
 	endpoint string
 	// objects are the ids of the living objects; the one that changed last is the last.
 	objects []string
-	// loseEvery is 3 where every third webhook is lost, and 0 where none is. sent counts since it was set.
+	// loseEvery is 3 where every third webhook is lost, and 0 where none is. sent counts since it
+	// was set.
 	loseEvery, sent int
-	// lost are the objects whose webhooks were lost by the present command, failed is why one was not accepted.
+	// lost are the objects whose webhooks were lost by the present command, failed is why one was
+	// not accepted.
 	lost   []string
 	failed error
 }
@@ -80,8 +82,8 @@ func (a *account) create() string {
 	return id
 }
 
-// oldest takes the object that changed longest ago out of objects. A list may show a state of a minute ago, so that a
-// reconciliation leaves alone an object that was read or changed since.
+// oldest takes the object that changed longest ago out of objects. A list may show a state of a
+// minute ago, so that a reconciliation leaves alone an object that was read or changed since.
 func (a *account) oldest() (id string) {
 	id, a.objects = a.objects[0], a.objects[1:]
 	return id
@@ -94,8 +96,8 @@ func (a *account) changeOldest(silently bool) string {
 	return id
 }
 
-// deliverDue sends the webhooks that are due. One that is lost counts as delivered at the provider, as where a proxy
-// answers in the endpoint's place.
+// deliverDue sends the webhooks that are due. One that is lost counts as delivered at the provider,
+// as where a proxy answers in the endpoint's place.
 func (a *account) deliverDue(id string) {
 	a.deliver(func(d *provider.Delivery) bool {
 		a.sent++

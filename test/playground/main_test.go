@@ -129,7 +129,8 @@ func steps(t *testing.T) (all []step) {
 	return all
 }
 
-// drift returns the ids of the objects by how they differed in a run, and whether each was repaired.
+// drift returns the ids of the objects by how they differed in a run, and whether each was
+// repaired.
 func (u *user) drift(t *testing.T, run string) (ids map[string][]string, repaired bool) {
 	t.Helper()
 	var report struct {
@@ -139,7 +140,8 @@ func (u *user) drift(t *testing.T, run string) (ids map[string][]string, repaire
 			Result string
 		}
 	}
-	if err := json.Unmarshal([]byte(u.run(t, "postern", "--dir", dir, "drift", "report", run, "-o", "json")), &report); err != nil {
+	out := u.run(t, "postern", "--dir", dir, "drift", "report", run, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}
 	ids, repaired = map[string][]string{}, true
@@ -150,8 +152,8 @@ func (u *user) drift(t *testing.T, run string) (ids map[string][]string, repaire
 	return ids, repaired
 }
 
-// The commands of docs/reconciliation.md, in its order, print the lines that it shows. The reports name exactly the objects
-// that the playground changed, deleted, and lost the webhooks of.
+// The commands of docs/reconciliation.md, in its order, print the lines that it shows. The reports
+// name exactly the objects that the playground changed, deleted, and lost the webhooks of.
 func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
@@ -187,8 +189,11 @@ func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 			u.awaitMirrored(t, "customer", startObjects+len(done["stripe create"])-len(done["stripe lost"]))
 		}
 	}
-	if n := [...]int{len(done["stripe change-silently"]), len(done["stripe delete-silently"]), len(done["stripe lost"]), len(done["shop change-silently"]), len(done["shop delete-silently"])}; n != [...]int{5, 2, 3, 5, 2} {
-		t.Errorf("the playground changed, deleted and lost %v", n)
+	for name, n := range map[string]int{"stripe change-silently": 5, "stripe delete-silently": 2, "stripe lost": 3,
+		"shop change-silently": 5, "shop delete-silently": 2} {
+		if len(done[name]) != n {
+			t.Errorf("%s: %v, want %d", name, done[name], n)
+		}
 	}
 	for run, want := range map[string]struct {
 		source   string
@@ -209,7 +214,8 @@ func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 	u.checkEnd(t, interrupt)
 }
 
-// checkFaults checks that Postern received the two responses with 429, and waited for the delayed list.
+// checkFaults checks that Postern received the two responses with 429, and waited for the delayed
+// list.
 func (u *user) checkFaults(t *testing.T, instance *config.Instance) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -219,14 +225,16 @@ func (u *user) checkFaults(t *testing.T, instance *config.Instance) {
 	}
 	defer response.Body.Close()
 	metrics, err := io.ReadAll(response.Body)
-	if want := `postern_api_calls_total{source="stripe",verdict="throttled"} 2`; err != nil || !strings.Contains(string(metrics), want) {
+	want := `postern_api_calls_total{source="stripe",verdict="throttled"} 2`
+	if err != nil || !strings.Contains(string(metrics), want) {
 		t.Errorf("the metrics have no %s (%v)", want, err)
 	}
 	var run struct {
 		Started time.Time `json:"started_at"`
 		Ended   time.Time `json:"ended_at"`
 	}
-	if err := json.Unmarshal([]byte(u.run(t, "postern", "--dir", dir, "runs", "show", "4", "-o", "json")), &run); err != nil {
+	out := u.run(t, "postern", "--dir", dir, "runs", "show", "4", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &run); err != nil {
 		t.Fatal(err)
 	}
 	if took := run.Ended.Sub(run.Started); took < 3*time.Second {
@@ -234,7 +242,8 @@ func (u *user) checkFaults(t *testing.T, instance *config.Instance) {
 	}
 }
 
-// checkEnd ends the playground and checks that PostgreSQL has ended with it, and that no file is left.
+// checkEnd ends the playground and checks that PostgreSQL has ended with it, and that no file is
+// left.
 func (u *user) checkEnd(t *testing.T, interrupt func() error) {
 	t.Helper()
 	cluster, _, err := postgres.ClusterDir(filepath.Join(u.folder, dir, "postgres"))

@@ -86,10 +86,12 @@ sources:
     api: {base_url: %q, key: {value: %s}, rate: 50}
 `
 
-// newInstance makes what postern dev --config FILE runs. Its log is in the folder, and open until the process ends.
+// newInstance makes what postern dev --config FILE runs. Its log is in the folder, and open until
+// the process ends.
 func newInstance(ctx context.Context, stripe, shop string) (*app.Local, error) {
 	const file = dir + "/postern.yaml"
-	text := fmt.Sprintf(settings, stripefake.Secret, stripe, stripefake.Key, stripefake.Version, shopifyfake.Shop, shopifyfake.Secret, shop, shopifyfake.Key)
+	text := fmt.Sprintf(settings, stripefake.Secret, stripe, stripefake.Key, stripefake.Version,
+		shopifyfake.Shop, shopifyfake.Secret, shop, shopifyfake.Key)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration: %w", err)
 	}
@@ -106,7 +108,8 @@ func newInstance(ctx context.Context, stripe, shop string) (*app.Local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return app.NewLocal(ctx, app.LocalOptions{Config: cfg, Logger: logger, File: file, Dir: dir, Cluster: true, Loader: loader})
+	return app.NewLocal(ctx, app.LocalOptions{Config: cfg, Logger: logger, File: file, Dir: dir, Cluster: true,
+		Loader: loader})
 }
 
 // serve fills the accounts and serves commands.
@@ -128,8 +131,8 @@ func serve(o *owner, instance string, stripe, shop *account, out io.Writer) erro
 }
 
 const guide = `
-The playground is ready: a fake Stripe account with %[1]d customers, and a fake shop with %[1]d products. Both are mirrored.
-Try in another terminal:
+The playground is ready: a fake Stripe account with %[1]d customers, and a fake shop with %[1]d products.
+Both are mirrored. Try in another terminal:
 
   go run ./test/playground stripe change-silently 5
   go run ./cmd/postern --dir ` + dir + ` reconcile stripe --type customer --dry-run

@@ -118,7 +118,8 @@ func (b *Base) Send(w http.ResponseWriter, r *http.Request, fault Fault, slow ti
 	_, _ = w.Write(body) // a client that is gone misses nothing
 }
 
-// Delay delays the responses to the requests that match says, in real time, from now on. It replaces the delay before it.
+// Delay delays the responses to the requests that match says, in real time, from now on. It
+// replaces the delay before it.
 func (b *Base) Delay(match func(*http.Request) bool, by time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
