@@ -69,9 +69,14 @@ func syntaxProblem(err error, text []byte) error {
 		p.Msg += "; settings of one level begin in the same column: compare the indentation of this line and the next with the lines around"
 	case strings.Contains(p.Msg, "found character '\t'"):
 		p.Msg = "a tab is where YAML wants spaces: indent with spaces alone"
+	case strings.Contains(p.Msg, "must be specified"), strings.Contains(p.Msg, "could not find flow"):
+		p.Msg += "; write {a: 1, b: 2} with a comma between settings and a closing bracket, or one setting per line"
 	}
 	if strings.HasSuffix(p.Msg, "mapping is expected") {
 		p.Msg += "; settings are written as `name: value`, as `postern init` writes them"
+	}
+	if strings.HasSuffix(p.Msg, "sequence is expected") {
+		p.Msg += "; begin each element with a dash, as in `- name: main`"
 	}
 	if strings.HasSuffix(p.Msg, "is a reserved character") {
 		p.Msg += `; a text that begins with it is quoted: "@daily"`
