@@ -6,8 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -16,8 +18,19 @@ import (
 // together is how many parallel tests run at once at least, unless -parallel says: they wait for their servers much of the time.
 const together = 4
 
+// ownSignals gives the programs that tests start the default dispositions of signals. A process that was started by one that
+// ignores them, as nohup does, would hand that on. The signals stay without effect on this process.
+func ownSignals() {
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+}
+
 // Main is what TestMain of a package calls: it runs the tests, stops what they shared, after included, and fails on goroutines left behind.
 func Main(m *testing.M, after ...func() error) {
+	ownSignals()
 	flag.Parse()
 	said := false
 	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })

@@ -1,6 +1,8 @@
 package testkit_test
 
 import (
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -42,5 +44,24 @@ func TestHandIsPatient(t *testing.T) {
 		if err := pool.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil || limit != who {
 			t.Errorf("may be idle in a transaction for %q, %v, want %q", limit, err, who)
 		}
+	}
+}
+
+// The programs that tests start have the signals' default dispositions, also where the tests were started under nohup.
+func TestMain_signalsAreIgnored_programsGetThem(t *testing.T) {
+	t.Parallel()
+	const inner = "TESTKIT_SIGNALS_INNER"
+	if os.Getenv(inner) != "" {
+		for _, signal := range []string{"HUP", "INT"} {
+			if err := exec.Command("sh", "-c", "kill -"+signal+" $$; sleep 0").Run(); err == nil {
+				t.Errorf("a program that a test starts ignores SIG%s", signal)
+			}
+		}
+		return
+	}
+	outer := exec.CommandContext(t.Context(), "sh", "-c", `trap "" HUP INT; exec "$0" -test.run='^`+t.Name()+`$'`, os.Args[0])
+	outer.Env = append(os.Environ(), inner+"=1")
+	if out, err := outer.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
