@@ -214,7 +214,7 @@ func TestSweepByAFileKilledAnywhere(t *testing.T) {
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
 				d.mu.Lock()
-				d.left, d.cancel = int(attempts.Add(1)), cancel
+				d.left, d.cancel = int(attempts.Add(1))*diesApart(), cancel
 				d.mu.Unlock()
 				return r.Carry(ctx, h, log)
 			}})

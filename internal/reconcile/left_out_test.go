@@ -13,12 +13,13 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// every reconciles all accounts, in a process whose source excepts some, and returns the runs that were entered, when they have ended, by their account.
+// every reconciles all accounts, one after the other, in a process whose source excepts some. It returns the runs that were
+// entered, when they have ended, by their account.
 func (b *shop) every(t *testing.T, api *provider.API, except []string, o reconcile.Order) map[string]*runs.Run {
 	t.Helper()
 	r := b.runner(t, api, asIs)
 	r.Sources.All()[b.Source].Except = except
-	defer b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})()
+	defer b.Carry(t, "one", 0, map[string]runs.Carry{reconcile.Job: r.Carry})()
 	o.Source, o.AllAccounts = b.Source, true
 	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
 	if err != nil {

@@ -102,11 +102,12 @@ func TestLivesOfAnyAPI(t *testing.T) {
 // lifetimes are lived in all kinds of trials, and proven to need what they prove.
 func lifetimes(t *testing.T, kinds map[string]trials) {
 	t.Helper()
+	count, steps := livesMode()
 	var mu sync.Mutex
 	all, lives, differ := map[string]int{}, 0, 0
 	t.Cleanup(func() {
 		t.Logf("%d lives, in %d of which webhooks alone leave objects wrong; %d looks at %d objects; %v", lives, differ, all[looks], all[looked], all)
-		if *livesSteps >= wholeLife && (differ < lives || all["died"]+all["died looking"] == 0 || all["hidden"] == 0) {
+		if steps >= wholeLife && (differ < lives || all["died"]+all["died looking"] == 0 || all["hidden"] == 0) {
 			t.Error("lives need no reconciliation, or nobody dies, or nothing is hidden")
 		}
 		if all[looks]*2 > all[looked]*3 || all[looked] == 0 {
@@ -116,8 +117,8 @@ func lifetimes(t *testing.T, kinds map[string]trials) {
 	for name, c := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for i := range uint64(*livesCount) {
-				l := lifetimeOnce(t, c, *livesSeed+i, *livesSteps)
+			for i := range uint64(count) {
+				l := lifetimeOnce(t, c, *livesSeed+i, steps)
 				mu.Lock()
 				lives++
 				if l.counts[behind] > 0 {
@@ -128,7 +129,7 @@ func lifetimes(t *testing.T, kinds map[string]trials) {
 				}
 				mu.Unlock()
 				if len(l.wrongs) > 0 {
-					t.Fatalf("seed %d: %s", l.seed, shrunkLifetime(t, c, l, *livesSteps))
+					t.Fatalf("seed %d: %s", l.seed, shrunkLifetime(t, c, l, steps))
 				}
 				t.Logf("seed %d: %v, %.2f looks each", l.seed, l, float64(l.counts[looks])/float64(max(1, l.counts[looked])))
 			}

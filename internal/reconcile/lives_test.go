@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"strings"
@@ -13,8 +14,8 @@ import (
 
 // A failing life is made again with its seed and steps: go test -run TestLives/NAME ./internal/reconcile -lives.seed=N -lives.steps=N -lives.count=1.
 var (
-	livesCount = flag.Int("lives.count", manyLives, "how many lives there are of each kind")
-	livesSteps = flag.Int("lives.steps", longLife, "how many steps a life has")
+	livesCount = flag.Int("lives.count", 0, "how many lives there are of each kind; 0: 2, or 1 with -short or the race detector")
+	livesSteps = flag.Int("lives.steps", 0, "how many steps a life has; 0: 200, or 50 with -short or the race detector")
 	livesShort = flag.Bool("lives.short", true, "look for a shorter life where one fails")
 	livesSeed  = flag.Uint64("lives.seed", 1, "the seed of the first life")
 )
@@ -95,17 +96,18 @@ func clocks(o stripefake.Options, api, ours time.Duration) conditions {
 func TestLives(t *testing.T) {
 	t.Parallel()
 	var all sums
-	t.Cleanup(func() { all.check(t) })
+	count, steps := livesMode()
+	t.Cleanup(func() { all.check(t, steps) })
 	for name, c := range kindsOfLife() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var sum sums
-			for i := range uint64(*livesCount) {
-				l := liveOnce(t, c, *livesSeed+i, *livesSteps)
+			for i := range uint64(count) {
+				l := liveOnce(t, c, *livesSeed+i, steps)
 				sum.add(l)
 				all.add(l)
 				if len(l.wrongs) > 0 {
-					t.Fatalf("seed %d: %s", l.seed, shrunk(t, c, l, *livesSteps))
+					t.Fatalf("seed %d: %s", l.seed, shrunk(t, c, l, steps))
 				}
 			}
 			t.Log(&sum)
@@ -148,7 +150,7 @@ func (s *sums) String() string {
 }
 
 // check fails where lives prove nothing, or cost too much.
-func (s *sums) check(t *testing.T) {
+func (s *sums) check(t *testing.T, steps int) {
 	t.Helper()
 	t.Log(s)
 	if s.lives < 16 { // somebody looks at a few
@@ -157,7 +159,7 @@ func (s *sums) check(t *testing.T) {
 	if s.looks*2 > s.looked*3 {
 		t.Errorf("more than 1.5 looks at each object that needs any: %s", s)
 	}
-	if *livesSteps < wholeLife { // too short to meet everything
+	if steps < wholeLife { // too short to meet everything
 		return
 	}
 	if s.differ*10 < s.lives*9 || s.looked == 0 || s.counts["died"] == 0 || s.counts["died looking"] == 0 {
@@ -168,6 +170,20 @@ func (s *sums) check(t *testing.T) {
 			t.Errorf("in these lives there was nothing %q: %s", name, s)
 		}
 	}
+}
+
+// livesMode returns how many lives there are of each kind and how many steps each has. Under the race detector a life costs
+// three times as much. Short lives meet less of what must happen, so only whole ones are held to have met it.
+func livesMode() (count, steps int) {
+	count, steps = *livesCount, *livesSteps
+	brief := testing.Short() || raced
+	if count == 0 && brief {
+		count = 1
+	}
+	if steps == 0 && brief {
+		steps = wholeLife / 4
+	}
+	return cmp.Or(count, 2), cmp.Or(steps, wholeLife)
 }
 
 // wholeLife is how many steps a life has in which something of everything goes wrong.

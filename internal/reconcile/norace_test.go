@@ -2,4 +2,4 @@
 
 package reconcile_test
 
-const manyLives, longLife = 2, wholeLife
+const raced = false

@@ -119,13 +119,21 @@ func (d *dying) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQue
 
 func (d *dying) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// dies carries runs out so that each attempt ends at a later statement than the one before.
+// dies is the carry of the world's own runner that dies again and again.
 func (b *world) dies(t *testing.T) runs.Carry {
 	t.Helper()
 	return dies(t, b.runner())
 }
 
-// dies carries runs out by a runner so that each attempt ends at a later statement than the one before.
+// diesApart is how many statements later each attempt ends than the one before.
+func diesApart() int {
+	if testing.Short() {
+		return 3
+	}
+	return 1
+}
+
+// dies carries runs out by a runner so that each attempt ends diesApart statements later than the one before.
 func dies(t *testing.T, r *reconcile.Runner) runs.Carry {
 	t.Helper()
 	d := &dying{}
@@ -141,7 +149,7 @@ func dies(t *testing.T, r *reconcile.Runner) runs.Carry {
 	return func(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		attempt++
+		attempt += diesApart()
 		d.mu.Lock()
 		d.left, d.cancel = attempt, cancel
 		d.mu.Unlock()
