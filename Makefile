@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help dev playground test check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
+.PHONY: help dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,9 +28,19 @@ playground: servers ## try reconciliation without an account, against fake APIs 
 	@exec bin/dev/playground $(ARGS)
 
 test: prerequisites ## run all tests, against a PostgreSQL and a JetStream of their own, and against official SDKs
-	go test -timeout $(TIMEOUT) ./...
-	cd test/oracles && go test -timeout $(TIMEOUT) . -rapid.seed=20261121
-	cd bench && go test -timeout $(TIMEOUT) ./...
+	go test -short -timeout $(TIMEOUT) ./...
+	cd test/oracles && go test -short -timeout $(TIMEOUT) . -rapid.seed=20261121
+	cd bench && go test -short -timeout $(TIMEOUT) ./...
+
+test-long: prerequisites ## what nights and releases run, two hours and more: new random histories, the race detector everywhere, ten minutes of chaos, all mutants
+	go test -timeout 2h ./...
+	go test -race -timeout 2h ./...
+	cd test/oracles && go test -timeout 2h .
+	cd bench && go test -timeout 2h ./...
+	@$(CHAOS) $(ARGS)
+	@$(CHAOS) -mutants
+	go test ./test/effects -timeout 2h -effects.mutants all
+	go run ./test/mutants
 
 check: ## format, vet, staticcheck, architecture, modules, generated pages: what CI runs after the tests
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "run gofmt -w on:"; echo "$$bad"; exit 1; fi
@@ -43,7 +53,7 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 	@if [ -d internal/config/gendoc ]; then echo "go run ./internal/config/gendoc -check"; go run ./internal/config/gendoc -check; fi
 
 race: servers ## run the tests of everything concurrent under the race detector (needs a C compiler)
-	go test -race -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
+	go test -race -short -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))
 
 fuzz: ## fuzz each parser of what strangers send 20,000 times (EACH=...), which takes some minutes
 	.ci/fuzz 86400 $(or $(EACH),20000)

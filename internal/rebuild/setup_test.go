@@ -52,9 +52,7 @@ func setup(t *testing.T) *testBundle {
 
 func seeded(t *testing.T, salt uint64) *rand.Rand {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, salt))
+	return rand.New(rand.NewPCG(testkit.Seed(t), salt))
 }
 
 // append stores events of a source in random order.

@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -20,8 +21,7 @@ import (
 // and then: what applies, what moves the checkpoint, and what notes that a run begins or ends. Each event has its outcome in each run, and is counted once.
 func TestFaultsBetweenTheStepsOfReplays(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	b := setupOf(t, seed, sim.Options{Objects: 12, Changes: 10, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 60, Twins: 20, Deletes: 10, Partial: 20})
 	before, live := b.mirror(t), b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`)

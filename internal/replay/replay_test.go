@@ -110,8 +110,7 @@ func (b *testBundle) counted(t *testing.T, r *runs.Run, n int) {
 // Whatever is replayed, in whatever order and however often, the objects stay as they are, and so do the outcomes of before.
 func TestReplayChangesNothingThatIsRight(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 2))
 	b := setup(t, seed, 40)
 	before, live := b.mirror(t), b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`)

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -66,8 +66,7 @@ func (b *testBundle) objects(t *testing.T) map[string]object {
 // A dry run says what the run then does, of each object and in numbers, and writes nothing.
 func TestDryRunSaysWhatTheRunDoes(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	b := setup(t, seed, 120)
 	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM objects WHERE hashtext(object_id) % 3 = 0`); err != nil {
 		t.Fatal(err)

@@ -25,8 +25,7 @@ import (
 // Whatever happened and wherever the log was cut: the bases and what remains of the log make the mirror, bit for bit.
 func TestBasesAndTheRestOfTheLogMakeTheMirror(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	for n := range 3 {
 		days := 3 + r.IntN(4)

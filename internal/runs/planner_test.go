@@ -131,9 +131,7 @@ func (b *testBundle) scheduled(t *testing.T, name string) *runs.Scheduled {
 // loss of their session, or replaced.
 func TestAPlannedTimeIsOneRun(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 3))
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 3))
 	now := time.Date(2026, 10, 24, 20, 0, 0, 0, time.UTC)
 	c := setupClock(t, now.Format(time.RFC3339))
 	s := schedule("often", "*/20 0-23 * * *")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
@@ -71,8 +72,7 @@ func TestChangesOfTheClocks(t *testing.T) {
 // wall fits and was not shown before, or the end of a gap in which one fits.
 func TestNextIsTheNext(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	zones := []string{"Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Australia/Lord_Howe", "Africa/Casablanca", "Asia/Kolkata", "UTC"}
 	for range 40 {
@@ -104,9 +104,7 @@ func TestNextIsTheNext(t *testing.T) {
 // However long the absence, the latest planned time is the one that walking would end at.
 func TestLatest(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 2))
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 2))
 	expressions := []string{"* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "15 1,2 * * 1-5", "0 0 1 * *", "@weekly", "@yearly"}
 	for range 300 {
 		tt := parse(t, expressions[r.IntN(len(expressions))], []string{"Europe/Berlin", "America/New_York"}[r.IntN(2)])

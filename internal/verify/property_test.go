@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -35,7 +36,7 @@ func TestWhatIsDoneRightIsNoViolation(t *testing.T) {
 	for name, options := range habits {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			seed := uint64(time.Now().UnixNano())
+			seed := testkit.Seed(t)
 			r := rand.New(rand.NewPCG(seed, 1))
 			b := empty(t)
 			h := sim.Generate(r, options)

@@ -16,8 +16,7 @@ import (
 // acknowledged, from the spool too, each event has its outcome, and the mirror is what the rule makes of the log.
 func TestPostgreSQLAwayLosesNothing(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	m := mix(t, seed, 1, 80)
 	b := prepare(t, m.all)
 	proxy := testkit.Proxy(t, b.db.URL)

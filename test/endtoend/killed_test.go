@@ -84,8 +84,7 @@ func (b *testBundle) kill(t *testing.T, daemons ...string) {
 // each event has its outcome, and the mirror is what the rule makes of the log.
 func TestKilledDaemonsLoseNothing(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	m := mix(t, seed, 1, 80)
 	b := setup(t, m.all)
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

@@ -163,8 +163,7 @@ func (b *testBundle) feeding(t *testing.T, most int) (feed func([]sent), end fun
 // is in it too, no reader sees it go back, and each change is told.
 func TestKilledProcessorsRebuild(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	history, meanwhile := mix(t, seed, 1, 150), mix(t, seed+1, 151, 40)
 	b := setup(t, nil, "postern")
 	feed, end := b.feeding(t, len(history.all)+len(meanwhile.all))

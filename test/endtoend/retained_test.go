@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // clock sets the database's clock back.
@@ -20,8 +22,7 @@ func (b *testBundle) clock(t *testing.T, by time.Duration) {
 // bases and the rest of the log make the mirror as it is. Deliveries go on meanwhile.
 func TestKilledProcessorsRetain(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	old, meanwhile := mix(t, seed, 1, 40), mix(t, seed+1, 41, 20)
 	b := prepare(t, nil, "postern")
 	now := time.Now().UTC()
