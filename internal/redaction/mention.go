@@ -51,17 +51,6 @@ func isNumber(text string) bool { return strings.Trim(text, "0123456789") == "" 
 // mention tells whether the value may be anywhere.
 func (f *Find) mention() bool { return f.Path == mentionPath }
 
-// mentionedIn tells whether a text of any kind has the value as a whole token: as it stands, or escaped as in JSON (also in
-// JSON within JSON), XML, forms and URLs.
-func (f *Find) mentionedIn(body []byte) bool {
-	for text := range readings(body) {
-		if f.stands(strings.ToLower(text)) {
-			return true
-		}
-	}
-	return false
-}
-
 // readings yields a body as it stands, and without its escapes.
 func readings(body []byte) iter.Seq[string] {
 	return func(yield func(string) bool) {
@@ -103,15 +92,29 @@ func percentRead(text string) string {
 	return read.String()
 }
 
-// idPrefix begins the ids of one type where a provider writes the type into them: cus_, in_.
-var idPrefix = regexp.MustCompile(`^[A-Za-z]+_`)
+// idPrefix begins the ids of one type where a provider writes the type into them: cus_, in_, gid://shopify/Customer/.
+var idPrefix = regexp.MustCompile(`^([A-Za-z]+_|gid://[A-Za-z0-9-]+/[A-Za-z0-9]+/)`)
+
+// globalID is an id that is several tokens.
+var globalID = regexp.MustCompile(`gid://[A-Za-z0-9-]+/[A-Za-z0-9]+/[A-Za-z0-9]+`)
 
 // plainID is an id that names nobody to a stranger: no e-mail address, telephone number or name.
 var plainID = regexp.MustCompile(`^([A-Za-z]+_[A-Za-z0-9]+|[0-9]+|gid://[A-Za-z0-9/]+|[0-9a-fA-F-]{36})$`)
 
-// mentioned tells whether one of the finds that look anywhere finds its value.
+// mentioned tells whether a text of any kind has one of the values that are looked for anywhere, as a whole token: as it stands,
+// or escaped as in JSON (also in JSON within JSON), XML, forms and URLs.
 func mentioned(finds []Find, body []byte) bool {
-	return slices.ContainsFunc(finds, func(f Find) bool { return f.mention() && f.mentionedIn(body) })
+	finds = slices.DeleteFunc(slices.Clone(finds), func(f Find) bool { return !f.mention() })
+	if len(finds) == 0 {
+		return false
+	}
+	for text := range readings(body) {
+		text = strings.ToLower(text)
+		if slices.ContainsFunc(finds, func(f Find) bool { return f.stands(text) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // Mentioning returns which of some events mention one of the values, in their body or headers.

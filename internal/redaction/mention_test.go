@@ -50,6 +50,15 @@ func TestNewMention_values_areWholeTokensInAnyEscaping(t *testing.T) {
 		`<mail>ada.lovelace&#64;example.org</mail>`:                         {email: true},
 		`{"cut": "ada.lovelace@example.org`:                                 {email: true},
 		``:                                                                  {email: false},
+		"{\"text\": \"“ada.lovelace@example.org”\"}":                        {email: true},
+		`{"text": "\u201cada.lovelace@example.org\u201d"}`:                  {email: true},
+		`{"text": "\u00a0ada.lovelace@example.org\u200b"}`:                  {email: true},
+		`{"text": "\ud83d\ude00ada.lovelace@example.org"}`:                  {email: true},
+		"{\"text\": \"❤\ufe0fada.lovelace@example.org…\"}":                  {email: true},
+		"{\"text\": \"éada.lovelace@example.org\"}":                         {email: false},
+		"{\"text\": \"e\u0301ada.lovelace@example.org\"}":                   {email: false},
+		"{\"text\": \"\xe9ada.lovelace@example.org\"}":                      {email: false}, // é, as Latin-1 has it
+		`{"text": "\ud835\udc00ada.lovelace@example.org"}`:                  {email: false}, // a letter beyond the first 65,536
 	} {
 		for value, want := range want {
 			f, err := redaction.NewMention(value)
@@ -311,6 +320,7 @@ func TestRedact_mentions_killedAtManyStatements_goOn(t *testing.T) {
 
 func TestRedact_mentionsOfSharedObjects_stayUnlessIncluded(t *testing.T) {
 	t.Parallel()
+	const gid = "gid://shopify/Customer/"
 	for name, tt := range map[string]struct {
 		include []string
 		values  []string
@@ -325,6 +335,11 @@ func TestRedact_mentionsOfSharedObjects_stayUnlessIncluded(t *testing.T) {
 		"one customer":               {nil, []string{"cus_1a"}, `{"customer": "cus_1a", "customer_id": 1, "mail": "shop@else.org"}`, true},
 		"another address":            {nil, []string{email}, `{"mail": "` + email + `", "to": "somebody@else.org"}`, false},
 		"an id, not an address":      {nil, []string{"cus_1a", email}, `{"customer": "cus_1a", "mail": "` + email + `"}`, true},
+		"an id without a digit":      {nil, []string{"cus_1a"}, `{"customers": ["cus_1a", "cus_NffrFeUfNVhHib"]}`, false},
+		"a member's name":            {nil, []string{"customer_17"}, `{"customer_id": "customer_17"}`, true},
+		"an address in quotes":       {nil, []string{email}, `{"text": "“` + email + `”, she said"}`, true},
+		"another global id":          {nil, []string{gid + "1"}, `{"customers": ["` + gid + `1", "` + gid + `2"]}`, false},
+		"one global id":              {nil, []string{gid + "1"}, `{"customer": "` + gid + `1", "order": "gid://shopify/Order/2"}`, true},
 		"a number of another person": {nil, []string{"7890123456"}, `{"customer": 7890123456, "payer": 7890123457}`, false},
 		"a number of no person":      {nil, []string{"7890123456"}, `{"customer": 7890123456, "order": 5550123457}`, true},
 	} {

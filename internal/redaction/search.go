@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 )
@@ -64,16 +67,26 @@ func unescaped(body string) string {
 		case 'n', 'r', 't', 'b', 'f':
 			text.WriteByte(' ')
 		case 'u':
-			n, err := strconv.ParseUint(body[i+1:min(i+5, len(body))], 16, 16)
-			if err == nil {
-				text.WriteRune(rune(n))
+			if r, ok := escapedRune(body[i+1:]); ok {
 				i += 4
+				if low, ok := strings.CutPrefix(body[i+1:], `\u`); ok && utf16.IsSurrogate(r) {
+					if second, ok := escapedRune(low); ok && utf16.DecodeRune(r, second) != utf8.RuneError {
+						r, i = utf16.DecodeRune(r, second), i+6
+					}
+				}
+				text.WriteRune(r)
 			}
 		default:
 			text.WriteByte(body[i])
 		}
 	}
 	return html.UnescapeString(text.String())
+}
+
+// escapedRune is what the four hexadecimal digits at the beginning of a text stand for.
+func escapedRune(text string) (rune, bool) {
+	n, err := strconv.ParseUint(text[:min(4, len(text))], 16, 16)
+	return rune(n), err == nil && len(text) >= 4
 }
 
 // shortest is how long a value is, in bytes, that may be looked for without a path: what is shorter stands in anything.
@@ -83,7 +96,10 @@ const shortest = 6
 func (f *Find) stands(text string) bool {
 	for at := 0; f.Length > 0 && at+f.Length <= len(text); at++ {
 		end := at + f.Length
-		if at > 0 && (isWord(text[at-1]) || strings.IndexByte("._+-", text[at-1]) >= 0) || end < len(text) && goesOn(text[end:]) {
+		if isSpace(text[at]) || isSpace(text[end-1]) { // no value begins or ends with space
+			continue
+		}
+		if !utf8.RuneStart(text[at]) || at > 0 && goesBefore(text[:at]) || end < len(text) && goesOn(text[end:]) {
 			continue
 		}
 		if f.is(text[at:end]) {
@@ -93,10 +109,27 @@ func (f *Find) stands(text string) bool {
 	return false
 }
 
-func goesOn(rest string) bool {
-	return isWord(rest[0]) || strings.IndexByte("@_+-", rest[0]) >= 0 || rest[0] == '.' && len(rest) > 1 && isWord(rest[1])
+// goesBefore tells whether the end of a text is a part of the word that follows it.
+func goesBefore(text string) bool {
+	r, _ := utf8.DecodeLastRuneInString(text)
+	return isWord(r) || r == '.' || r == '_' || r == '+' || r == '-'
 }
 
-func isWord(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c >= 0x80
+func goesOn(rest string) bool {
+	r, size := utf8.DecodeRuneInString(rest)
+	if r == '.' {
+		next, _ := utf8.DecodeRuneInString(rest[size:])
+		return len(rest) > size && isWord(next)
+	}
+	return isWord(r) || r == '@' || r == '_' || r == '+' || r == '-'
 }
+
+// isWord tells letters and digits of all scripts from what stands between words. What is not UTF-8 may be a letter.
+func isWord(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+	}
+	return r == utf8.RuneError || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) && !unicode.Is(unicode.Variation_Selector, r)
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }

@@ -87,9 +87,9 @@ func (o *Order) shared(ctx context.Context, db querier, s subject, body []byte) 
 	others := o.otherNames(body)
 	var ids []string
 	for _, name := range others {
-		prefix := strings.ToLower(idPrefix.FindString(name))
-		isID := prefix != "" && strings.ContainsAny(name, "0123456789") // customer_id is the name of a member
-		if o.People.Addresses && isAddress(name) || isID && slices.Contains(o.People.Prefixes, prefix) {
+		prefix := idPrefix.FindString(name)
+		isID := prefix != "" && strings.ContainsFunc(name[len(prefix):], isOfID)
+		if o.People.Addresses && isAddress(name) || isID && slices.Contains(o.People.Prefixes, strings.ToLower(prefix)) {
 			return true, nil
 		}
 		ids = append(ids, name)
@@ -104,13 +104,17 @@ func (o *Order) shared(ctx context.Context, db querier, s subject, body []byte) 
 	return found, nil
 }
 
+// isOfID tells the random part of an id from the name of a member, such as customer_id: one id of Stripe in twelve has no digit.
+func isOfID(r rune) bool { return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' }
+
 // otherNames are the tokens of a body that may name a person, without those that are looked for.
 func (o *Order) otherNames(body []byte) (names []string) {
 	var text string
 	for text = range readings(body) { // the last has no escapes
 	}
 	seen := map[string]bool{}
-	for name := range strings.FieldsFuncSeq(text, func(r rune) bool { return !isToken(r) }) {
+	tokens := slices.AppendSeq(globalID.FindAllString(text, -1), strings.FieldsFuncSeq(text, func(r rune) bool { return !isToken(r) }))
+	for _, name := range tokens {
 		name = strings.Trim(name, ".-")
 		if len(name) < shortestMention || seen[name] {
 			continue
@@ -123,6 +127,4 @@ func (o *Order) otherNames(body []byte) (names []string) {
 	return names
 }
 
-func isToken(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r >= 0x80 || strings.ContainsRune("@._+-", r)
-}
+func isToken(r rune) bool { return isWord(r) || strings.ContainsRune("@._+-", r) }
