@@ -78,12 +78,8 @@ func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 	f := q.events()
 	limit := q.limit()
 	var finds []redaction.Find
-	for _, value := range split(q.text("mentions")) {
-		find, err := redaction.NewMention(value)
-		if err != nil && q.err == nil {
-			q.err = err
-		}
-		finds = append(finds, find)
+	if q.values.Has("mentions") && q.err == nil {
+		finds, q.err = q.mentionFinds()
 	}
 	if q.err != nil {
 		return events.Page[events.Item]{}, q.err
@@ -91,19 +87,22 @@ func Events(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.
 	if len(finds) == 0 {
 		return events.List(ctx, pool, f, q.text("cursor"), limit)
 	}
-	return mentioning(ctx, pool, f, finds, q.text("cursor"), limit)
+	return mentioning(ctx, pool, f, finds, q.text("cursor"), limit, mentionWithin)
 }
 
-// The bounds of what one page of a search for mentions looks at.
+// The bounds of what one page of a search for mentions looks at. Bodies may be long, so time is looked at after a few of them.
 const (
 	mentionEvents = 20_000
 	mentionWithin = 2 * time.Second
 	mentionAtOnce = 500
+	mentionBodies = 25
 )
 
 // mentioning returns a page of the events that the filter chooses and that mention a value, the newest first. A page may end
-// before its limit, with SearchedTo and a cursor to go on.
-func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds []redaction.Find, cursor string, limit int) (events.Page[events.Item], error) {
+// before its limit, with SearchedTo and a cursor to go on: also once it has searched for so long.
+func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds []redaction.Find, cursor string, limit int,
+	within time.Duration,
+) (events.Page[events.Item], error) {
 	var page events.Page[events.Item]
 	limit, err := events.PageSize(limit)
 	if err != nil {
@@ -115,27 +114,25 @@ func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds 
 		if err != nil {
 			return page, err
 		}
-		ids := make([]int64, len(part.Items))
-		for i := range part.Items {
-			ids[i] = part.Items[i].ID
-		}
-		found, err := redaction.Mentioning(ctx, pool, finds, ids)
-		if err != nil {
-			return page, err
-		}
-		for i := range part.Items {
-			if !found[part.Items[i].ID] {
-				continue
+		for some := range slices.Chunk(part.Items, mentionBodies) {
+			found, err := mentionedBy(ctx, pool, finds, some)
+			if err != nil {
+				return page, err
 			}
-			if page.Items = append(page.Items, part.Items[i]); len(page.Items) == limit {
-				page.Next, page.SearchedTo = events.MakeCursor(part.Items[i].ID), part.Items[i].StoredAt
+			last := some[len(some)-1]
+			if left := limit - len(page.Items); len(found) >= left {
+				found = found[:left]
+				last = found[left-1]
+			}
+			if page.Items = append(page.Items, found...); len(page.Items) == limit || time.Since(began) > within {
+				page.Next, page.SearchedTo = events.MakeCursor(last.ID), last.StoredAt
 				return page, nil
 			}
 		}
 		if looked += len(part.Items); part.Next == "" {
 			return page, nil
 		}
-		if cursor = part.Next; looked >= mentionEvents || time.Since(began) > mentionWithin {
+		if cursor = part.Next; looked >= mentionEvents || time.Since(began) > within {
 			var below int64
 			if err := events.ReadCursor(cursor, &below); err != nil {
 				return page, err
@@ -144,6 +141,16 @@ func mentioning(ctx context.Context, pool *pgxpool.Pool, f events.Filter, finds 
 			return page, nil
 		}
 	}
+}
+
+// mentionedBy returns which of some events mention a value, in their order.
+func mentionedBy(ctx context.Context, pool *pgxpool.Pool, finds []redaction.Find, some []events.Item) ([]events.Item, error) {
+	ids := make([]int64, len(some))
+	for i := range some {
+		ids[i] = some[i].ID
+	}
+	found, err := redaction.Mentioning(ctx, pool, finds, ids)
+	return slices.DeleteFunc(slices.Clone(some), func(e events.Item) bool { return !found[e.ID] }), err
 }
 
 // events is the filter of EventParams.

@@ -152,18 +152,14 @@ func split(list string) (parts []string) {
 
 // mentions makes an order of the values that are looked for. Its words name them by id or digest.
 func (q *query) mentions(o *redaction.Order) error {
-	values := split(q.text("mentions"))
-	if len(values) == 0 || len(values) > redaction.MaxMentions {
-		q.fail("mentions: give 1 to %d values", redaction.MaxMentions)
-		return q.err
+	var err error
+	if o.Finds, err = q.mentionFinds(); err != nil {
+		return err
 	}
+	values := split(q.text("mentions"))
 	var names []string
 	for _, value := range values {
-		f, err := redaction.NewMention(value)
-		if err != nil {
-			return err
-		}
-		o.Finds, names = append(o.Finds, f), append(names, redaction.NameOf(value))
+		names = append(names, redaction.NameOf(value))
 	}
 	o.Words["mentions"] = strings.Join(names, ",")
 	sources, err := redaction.Sources(q.ctx, q.pool)
@@ -174,6 +170,23 @@ func (q *query) mentions(o *redaction.Order) error {
 		o.People, err = redaction.PeopleOf(q.ctx, q.pool, sources, values)
 	}
 	return err
+}
+
+// mentionFinds are the finds of the values of mentions.
+func (q *query) mentionFinds() (finds []redaction.Find, err error) {
+	values := split(q.text("mentions"))
+	if len(values) == 0 || len(values) > redaction.MaxMentions {
+		q.fail("mentions: give 1 to %d values", redaction.MaxMentions)
+		return nil, q.err
+	}
+	for _, value := range values {
+		f, err := redaction.NewMention(value)
+		if err != nil {
+			return nil, err
+		}
+		finds = append(finds, f)
+	}
+	return finds, nil
 }
 
 // oneFind is the value that is looked for.
