@@ -162,8 +162,13 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		lines = append(lines, fmt.Sprintf("%s looked at cannot be read as JSON or a form, as event %d: there was looked for the value as it stands, which finds none that is written otherwise.",
 			counted(int(p.Unread), "event"), p.FirstUnread))
 	}
+	beside := besideLine(p)
 	if p.Events+p.Dropped+p.Objects == 0 {
-		return strings.Join(append(append(lines, "No events are chosen."), leftLines(p)...), "\n")
+		lines = append(lines, "No events are chosen.")
+		if beside != "" {
+			lines = append(lines, beside, notCleared)
+		}
+		return strings.Join(append(lines, leftLines(p)...), "\n")
 	}
 	stored := ""
 	if p.Events+p.Dropped > 0 {
@@ -172,6 +177,9 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 	lines = append(lines, fmt.Sprintf("%s of %s%s", counted(int(p.Events), "event"), counted(int(p.Objects), "object"), stored))
 	if len(p.Types) > 1 {
 		lines = append(lines, "Chosen:"+typeLines(p.Types))
+	}
+	if beside != "" {
+		lines = append(lines, beside)
 	}
 	if p.Already > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them are redacted already.", p.Already))
@@ -183,6 +191,23 @@ func foreseen(p *redaction.Preview, request *redaction.Request) string {
 		lines = append(lines, fmt.Sprintf("%s more are dropped by retention; what they left in objects is cleared.", strconv.FormatInt(p.Dropped, 10)))
 	}
 	return strings.Join(append(append(lines, leftLines(p)...), notCleared), "\n")
+}
+
+// besideLine counts what is cleared beside events and objects; "" where that is nothing.
+func besideLine(p *redaction.Preview) string {
+	var parts []string
+	for _, kept := range []struct {
+		n    int64
+		what string
+	}{{p.Rejections, "rejection"}, {p.Conflicts, "conflict"}, {p.Effects, "effect"}, {p.Refetches, "refetch request"}, {p.Differences, "difference"}} {
+		if kept.n > 0 {
+			parts = append(parts, counted(int(kept.n), kept.what))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "Cleared too: " + strings.Join(parts, ", ") + "."
 }
 
 // leftLines tell what mentions the person and is left, and what to give to have it cleared too.

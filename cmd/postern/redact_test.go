@@ -145,6 +145,9 @@ func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
 	b.run(t, "redact", "--mentions", " , ", "--reason", "r").want(t, 2, "", "give 1 to 50 values")
 	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "", "say what in one way")
 	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0, "Names another person too, and stays:\n  customer: 1 event, such as cus_1\n", "")
+	const other = "bob@example.org"
+	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes) VALUES ($1, 'r', '', '', now(), '{}', '`+other+`', 1)`, b.known.Number["stripe"])
+	b.run(t, "redact", "--mentions", other, "--preview").want(t, 0, "No events are chosen.\nCleared too: 1 rejection.\nNot cleared: ", "")
 	both := execute(t.Context(), "cus_1a\n"+address+"\n", "--dir", b.dir, "redact", "--mentions", "-", "--reason", "ticket 19", "--yes")
 	both.want(t, 0, "2 redacted, 0 objects cleared, 1 event left where another person is named too, 4 looked at", "")
 	b.run(t, "runs", "show", "1").want(t, 0, "mentions cus_1a,"+redaction.NameOf(address), "")

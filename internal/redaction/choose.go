@@ -103,6 +103,13 @@ type Preview struct {
 	Types []TypeCount `json:"types"`
 	// SharedTypes are what names another person too: it is left unless its type is included.
 	SharedTypes []TypeCount `json:"shared_types,omitempty"`
+	// Rejections, Conflicts, Effects (with states that are held for them), Refetches and Differences count what has a value the
+	// order looks for and is cleared beside the log and the objects. Conflicts of chosen events are cleared too.
+	Rejections  int64 `json:"rejections,omitempty"`
+	Conflicts   int64 `json:"conflicts,omitempty"`
+	Effects     int64 `json:"effects,omitempty"`
+	Refetches   int64 `json:"refetch_requests,omitempty"`
+	Differences int64 `json:"differences,omitempty"`
 	// Others are what mentions the id of an object that is to be redacted, and stays.
 	Others []TypeCount `json:"others,omitempty"`
 }
@@ -204,6 +211,9 @@ func Look(ctx context.Context, pool *pgxpool.Pool, o *Order, tell func(Preview))
 		if _, err := o.eachShown(ctx, pool, table, math.MaxInt64, nil, l.shown); err != nil {
 			return nil, err
 		}
+	}
+	if err := l.kept(ctx, o); err != nil {
+		return nil, err
 	}
 	if others := o.ofObjects(); others != nil {
 		if _, err := others.eachShown(ctx, pool, mirror, math.MaxInt64, nil, l.mentioning); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -15,7 +16,7 @@ import (
 // mention what neither their object's events nor its state do any more.
 const (
 	effectTextsSQL = `
-SELECT e.effect, e.source, e.account, e.object_type, e.object_id, concat_ws(' ', e.facts::text, e.reason,
+SELECT e.effect, e.source, e.account, e.object_type, e.object_id, e.facts IS NULL, concat_ws(' ', e.facts::text, e.reason,
   (SELECT string_agg(concat_ws(' ', s.request::text, s.captured::text, s.error), ' ') FROM effect_steps s WHERE s.effect = e.effect))
 FROM effects e WHERE e.effect > $1 AND ($2::int IS NULL OR e.source = $2) AND ($3::text IS NULL OR e.account = $3)
 ORDER BY e.effect LIMIT 200`
@@ -50,7 +51,7 @@ func (w *work) elsewhere(ctx context.Context) (runs.Status, error) {
 	if !w.order.mentions() {
 		return runs.Running, nil
 	}
-	if err := w.effects(ctx); err != nil {
+	if err := w.order.eachEffect(ctx, w.Pool, func(found, _ []int64) error { return w.dropSomeEffects(ctx, found) }); err != nil {
 		return "", err
 	}
 	for _, table := range []struct{ read, own, clear string }{
@@ -65,21 +66,24 @@ func (w *work) elsewhere(ctx context.Context) (runs.Status, error) {
 	return w.hold.Advance(ctx, w.hold.Cursor)
 }
 
-// effects clears effects whose facts, requests or answers mention the value. One that was not done yet is rejected.
-func (w *work) effects(ctx context.Context) error {
+// eachEffect gives effects that are about the person, or whose facts, requests or answers mention a value, some at a time, and
+// those of them that hold something.
+func (o *Order) eachEffect(ctx context.Context, pool *pgxpool.Pool, do func(found, full []int64) error) error {
 	for after := int64(0); ; {
-		rows, err := w.Pool.Query(ctx, effectTextsSQL, after, events.Optional(w.order.Source), w.order.Account)
+		rows, err := pool.Query(ctx, effectTextsSQL, after, events.Optional(o.Source), o.Account)
 		if err != nil {
 			return fmt.Errorf("look through effects: %w", err)
 		}
-		var s subject
-		var text string
-		var found []int64
+		var one mentionOf
+		var empty bool
+		var ids, found, full []int64
 		var texts []mentionOf
 		n := 0
-		if _, err := pgx.ForEachRow(rows, []any{&after, &s.source, &s.account, &s.kind, &s.object, &text}, func() error {
-			if n++; w.order.isOwn(s.object) || mentioned(w.order.Finds, []byte(text)) {
-				found, texts = append(found, after), append(texts, mentionOf{s, text})
+		if _, err := pgx.ForEachRow(rows, []any{&after, &one.source, &one.account, &one.kind, &one.object, &empty, &one.text}, func() error {
+			n++
+			mentions := mentioned(o.Finds, []byte(one.text))
+			if one.full = mentions || !empty; mentions || o.isOwn(one.object) {
+				ids, texts = append(ids, after), append(texts, one)
 			}
 			return nil
 		}); err != nil {
@@ -88,16 +92,18 @@ func (w *work) effects(ctx context.Context) error {
 		if n == 0 {
 			return nil
 		}
-		var clear []int64
-		for i := range found {
-			switch shared, err := w.order.shared(ctx, w.Pool, texts[i].subject, []byte(texts[i].text)); {
+		for i, id := range ids {
+			switch shared, err := o.shared(ctx, pool, texts[i].subject, []byte(texts[i].text)); {
 			case err != nil:
 				return err
-			case !shared:
-				clear = append(clear, found[i])
+			case shared:
+				continue
+			case texts[i].full:
+				full = append(full, id)
 			}
+			found = append(found, id)
 		}
-		if err := w.dropSomeEffects(ctx, clear); err != nil {
+		if err := do(found, full); err != nil {
 			return err
 		}
 	}
@@ -118,37 +124,21 @@ func (w *work) dropSomeEffects(ctx context.Context, found []int64) error {
 	})
 }
 
-// mentionOf is a text that mentions the value, and what it is about.
+// mentionOf is a text, and what it is about.
 type mentionOf struct {
 	subject
 	text string
+	// full: something of it is left to be cleared; known of effects alone.
+	full bool
 }
 
-// texts looks through a small table, and clears the rows whose text mentions the value; own is for rows of the very object
-// that is looked for.
+// texts clears the rows of a small table whose text mentions the value; own is for rows of the very object that is looked for.
 func (w *work) texts(ctx context.Context, read, own, clear string) error {
-	rows, err := w.Pool.Query(ctx, read, events.Optional(w.order.Source), w.order.Account)
+	found, err := w.order.textsOf(ctx, w.Pool, read)
 	if err != nil {
-		return fmt.Errorf("look for mentions: %w", err)
-	}
-	var one mentionOf
-	var found []mentionOf
-	if _, err := pgx.ForEachRow(rows, []any{&one.source, &one.account, &one.kind, &one.object, &one.text}, func() error {
-		if w.order.isOwn(one.object) || mentioned(w.order.Finds, []byte(one.text)) {
-			found = append(found, one)
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("look for mentions: %w", err)
+		return err
 	}
 	for _, m := range found {
-		shared, err := w.order.shared(ctx, w.Pool, m.subject, []byte(m.text))
-		if err != nil {
-			return err
-		}
-		if shared {
-			continue
-		}
 		sql := clear
 		if w.order.isOwn(m.object) {
 			sql = own
@@ -160,10 +150,68 @@ func (w *work) texts(ctx context.Context, read, own, clear string) error {
 	return nil
 }
 
+// textsOf are the rows of a small table that are about the person, or mention a value.
+func (o *Order) textsOf(ctx context.Context, pool *pgxpool.Pool, read string) (found []mentionOf, err error) {
+	rows, err := pool.Query(ctx, read, events.Optional(o.Source), o.Account)
+	if err != nil {
+		return nil, fmt.Errorf("look for mentions: %w", err)
+	}
+	var one mentionOf
+	var all []mentionOf
+	if _, err := pgx.ForEachRow(rows, []any{&one.source, &one.account, &one.kind, &one.object, &one.text}, func() error {
+		if o.isOwn(one.object) || mentioned(o.Finds, []byte(one.text)) {
+			all = append(all, one)
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("look for mentions: %w", err)
+	}
+	for _, m := range all {
+		shared, err := o.shared(ctx, pool, m.subject, []byte(m.text))
+		if err != nil {
+			return nil, err
+		}
+		if !shared {
+			found = append(found, m)
+		}
+	}
+	return found, nil
+}
+
 // dropRefetch takes away the request to read an object again: its answer would bring back what is redacted.
 func (w *work) dropRefetch(ctx context.Context, o Object) error {
 	if _, err := w.Pool.Exec(ctx, dropRefetchSQL, o.Source, o.Account, o.Type, o.ID); err != nil {
 		return fmt.Errorf("drop a refetch request: %w", err)
+	}
+	return nil
+}
+
+// kept counts in the preview what an order clears beside the log and the objects.
+func (l *look) kept(ctx context.Context, o *Order) error {
+	if err := o.eachRefused(ctx, l.pool, func(found []int64, _ int64) error {
+		l.Rejections += int64(len(found))
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := o.eachDiffering(ctx, l.pool, func(found []int64, _ int64) error {
+		l.Conflicts += int64(len(found))
+		return nil
+	}); err != nil || !o.mentions() {
+		return err
+	}
+	if err := o.eachEffect(ctx, l.pool, func(_, full []int64) error {
+		l.Effects += int64(len(full))
+		return nil
+	}); err != nil {
+		return err
+	}
+	for count, read := range map[*int64]string{&l.Effects: holdTextsSQL, &l.Refetches: refetchTextsSQL, &l.Differences: driftTextsSQL} {
+		found, err := o.textsOf(ctx, l.pool, read)
+		if err != nil {
+			return err
+		}
+		*count += int64(len(found))
 	}
 	return nil
 }

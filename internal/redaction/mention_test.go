@@ -203,6 +203,10 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 	if diff := cmp.Diff(want, look.Types); diff != "" || look.Events != 4 || len(look.SharedTypes) > 0 {
 		t.Errorf("the preview: %+v %s", look, diff)
 	}
+	kept := [5]int64{look.Rejections, look.Conflicts, look.Effects, look.Refetches, look.Differences}
+	if want := [5]int64{2, 1, 3, 2, 1}; kept != want {
+		t.Errorf("the preview counts %v beside events and objects, want %v", kept, want)
+	}
 	h := b.do(t, order)
 	if left := append(b.holding(t, "lovelace"), b.holding(t, "X-Customer\": \"cus_1a\"")...); len(left) > 0 {
 		t.Errorf("left in %v", left)
@@ -231,8 +235,22 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 			t.Errorf("a second run counts %d as %s", n, name)
 		}
 	}
-	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 0 || look.Objects != 0 {
+	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 0 || look.Objects != 0 ||
+		look.Rejections+look.Conflicts+look.Effects+look.Refetches+look.Differences != 0 {
 		t.Errorf("a preview afterwards: %+v, %v", look, err)
+	}
+}
+
+// TestRedact_mentionInHeadersOfABodilessConflict_isCleared: a body may be empty where a header tells who sent it.
+func TestRedact_mentionInHeadersOfABodilessConflict_isCleared(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "other", 1, "somebody@else.org")
+	b.exec(t, `INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
+		SELECT source, id, event_id, event_type, account, '', now(), '{"From": "`+email+`"}', '{}', '' FROM events`)
+	h := b.do(t, b.byMentions(t, nil, email))
+	if left := b.holding(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountConflicts] != 1 {
+		t.Errorf("left in %v, counts %v", left, h.Counts)
 	}
 }
 
