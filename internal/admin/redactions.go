@@ -157,11 +157,6 @@ func (q *query) mentions(o *redaction.Order) error {
 		return err
 	}
 	values := split(q.text("mentions"))
-	var names []string
-	for _, value := range values {
-		names = append(names, redaction.NameOf(value))
-	}
-	o.Words["mentions"] = strings.Join(names, ",")
 	sources, err := redaction.Sources(q.ctx, q.pool)
 	if o.Source != 0 {
 		sources = []int32{o.Source}
@@ -169,7 +164,15 @@ func (q *query) mentions(o *redaction.Order) error {
 	if err == nil {
 		o.People, err = redaction.PeopleOf(q.ctx, q.pool, sources, values)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, value := range values {
+		names = append(names, o.People.NameOf(value))
+	}
+	o.Words["mentions"] = strings.Join(names, ",")
+	return nil
 }
 
 // mentionFinds are the finds of the values of mentions.

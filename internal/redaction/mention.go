@@ -133,9 +133,14 @@ func Mentioning(ctx context.Context, pool *pgxpool.Pool, finds []Find, ids []int
 // NameOf returns what the audit keeps of a value: an id as it is, and of anything else, which may be personal, a digest.
 // Whoever knows the value can make the digest again: sha256 of the value in lower case, 32 hexadecimal digits of it.
 func NameOf(value string) string {
-	if plainID.MatchString(value) {
+	prefix := idPrefix.FindString(value)
+	if plainID.MatchString(value) && (prefix == "" || strings.ContainsFunc(value[len(prefix):], isOfID)) { // ada_lovelace is a name
 		return value
 	}
+	return digestOf(value)
+}
+
+func digestOf(value string) string {
 	sum := sha256.Sum256([]byte(compared(value)))
 	return "sha256:" + hex.EncodeToString(sum[:16])
 }

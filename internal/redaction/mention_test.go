@@ -91,7 +91,7 @@ func TestNameOf_values_idsStayAndPersonalOnesAreDigests(t *testing.T) {
 	for value, want := range map[string]string{
 		"cus_1": "cus_1", "7890123456": "7890123456", "gid://shopify/Customer/7": "gid://shopify/Customer/7",
 		"0b5a3f62-6a0f-4a8e-9a39-6a3b3f0f7a11": "0b5a3f62-6a0f-4a8e-9a39-6a3b3f0f7a11",
-		email:                                  "sha256:6d2a7e3a", " ADA.Lovelace@example.org": "sha256:6d2a7e3a", "+15550100": "sha256:", "ada": "sha256:",
+		email:                                  "sha256:6d2a7e3a", " ADA.Lovelace@example.org": "sha256:6d2a7e3a", "+15550100": "sha256:", "ada": "sha256:", "ada_lovelace": "sha256:", "cus_NffrFeUfNVhHib": "cus_NffrFeUfNVhHib",
 	} {
 		if got := redaction.NameOf(value); !strings.HasPrefix(got, want[:min(len(want), 7)]) || strings.HasPrefix(want, "sha256:") != strings.HasPrefix(got, "sha256:") ||
 			!strings.HasPrefix(want, "sha256:") && got != want {
@@ -100,6 +100,22 @@ func TestNameOf_values_idsStayAndPersonalOnesAreDigests(t *testing.T) {
 	}
 	if redaction.NameOf(email) != redaction.NameOf(" ADA.Lovelace@example.org") {
 		t.Error("the digest depends on case")
+	}
+}
+
+// TestPeople_NameOf_numberOfNoObject_isADigest: it may be a telephone number, and the audit is for good.
+func TestPeople_NameOf_numberOfNoObject_isADigest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.object(t, "customer", "7890123456", `{"id": 7890123456}`)
+	people, err := redaction.PeopleOf(t.Context(), b.operator, []int32{b.source}, []string{"7890123456", "4915550100123", "cus_1a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]string{"7890123456": "7890123456", "4915550100123": "sha256:", "cus_1a": "cus_1a"} {
+		if got := people.NameOf(value); !strings.HasPrefix(got, want) {
+			t.Errorf("%s is named %s, want %s", value, got, want)
+		}
 	}
 }
 

@@ -17,15 +17,27 @@ type People struct {
 	Prefixes []string `json:"prefixes,omitempty"`
 	// Addresses: other e-mail addresses are other persons.
 	Addresses bool `json:"addresses,omitempty"`
+
+	// ids are those of the values that objects have.
+	ids map[string]bool
+}
+
+// NameOf returns what the audit keeps of a value that is looked for: as NameOf, but of a number that is the id of no object a
+// digest, since it may be a telephone number.
+func (p *People) NameOf(value string) string {
+	if isNumber(value) && !p.ids[value] {
+		return digestOf(value)
+	}
+	return NameOf(value)
 }
 
 // objectTypesSQL finds the types that have an object of one of some ids.
-const objectTypesSQL = `SELECT DISTINCT o.object_type FROM objects o WHERE o.source = $1 AND lower(o.object_id) = ANY($2::text[])`
+const objectTypesSQL = `SELECT DISTINCT o.object_type, lower(o.object_id) FROM objects o WHERE o.source = $1 AND lower(o.object_id) = ANY($2::text[])`
 
 // PeopleOf returns the people of some values: other ids of the same kind, and other addresses beside an address. It reads
 // the keys of all objects of the sources where an id does not say its kind.
 func PeopleOf(ctx context.Context, db querier, sources []int32, values []string) (*People, error) {
-	p := new(People)
+	p := &People{ids: map[string]bool{}}
 	var ids []string
 	for _, value := range values {
 		switch prefix := idPrefix.FindString(value); {
@@ -45,11 +57,13 @@ func PeopleOf(ctx context.Context, db querier, sources []int32, values []string)
 		if err != nil {
 			return nil, fmt.Errorf("read the types of objects: %w", err)
 		}
-		types, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
+		var kind, id string
+		if _, err := pgx.ForEachRow(rows, []any{&kind, &id}, func() error {
+			p.Types, p.ids[id] = append(p.Types, kind), true
+			return nil
+		}); err != nil {
 			return nil, fmt.Errorf("read the types of objects: %w", err)
 		}
-		p.Types = append(p.Types, types...)
 	}
 	for _, list := range []*[]string{&p.Types, &p.Prefixes} {
 		slices.Sort(*list)
