@@ -19,6 +19,8 @@ type Record struct {
 	ObjectType string
 	ObjectID   string
 	OccurredAt time.Time
+	// DeliveryID is the same of all events that share a body.
+	DeliveryID int64
 	// BodyLeftOut: the body is larger than was asked for.
 	BodyLeftOut bool
 	// Redacted: body and headers were cleared for good.
@@ -51,19 +53,18 @@ func Read(ctx context.Context, db Reader, ids []int64, maxBody int) ([]Record, e
 	var recs []Record
 	for rows.Next() {
 		var r Record
-		var deliveryID int64
 		var occurred *time.Time
 		var shared bool
 		if err := rows.Scan(&r.ID, &r.Source, &r.Key, &r.Type, &r.Account, &r.ObjectType, &r.ObjectID, &r.APIVersion, &r.Origin,
-			&r.ReceivedAt, &occurred, &r.Index, &deliveryID, &r.Body, &shared, &r.BodyLeftOut); err != nil {
+			&r.ReceivedAt, &occurred, &r.Index, &r.DeliveryID, &r.Body, &shared, &r.BodyLeftOut); err != nil {
 			return nil, fmt.Errorf("read events: %w", err)
 		}
 		if occurred != nil {
 			r.OccurredAt = *occurred
 		}
 		// The first event of a delivery holds its body, unless that was redacted.
-		if r.Redacted = shared && deliveryID == r.ID; shared && !r.Redacted {
-			elsewhere[deliveryID] = append(elsewhere[deliveryID], len(recs))
+		if r.Redacted = shared && r.DeliveryID == r.ID; shared && !r.Redacted {
+			elsewhere[r.DeliveryID] = append(elsewhere[r.DeliveryID], len(recs))
 		}
 		recs = append(recs, r)
 	}

@@ -6,13 +6,12 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// inEvent tells whether an event's body has a value that the order looks for; unread where that cannot be told. A look of ours has the object as the provider's API
+// inEvent tells whether an event, or the body of its delivery, has a value that the order looks for; unread where that cannot be told. A look of ours has the object as the provider's API
 // answers it, not at the place where the provider's events have it: there the endings of paths lead to it too.
-func (o *Order) inEvent(e *events.Record, body, headers []byte) (found, unread bool) {
-	found, unread = search(o.Finds, body)
-	found = found || o.isOwn(e.ObjectID) || mentioned(o.Finds, headers)
+func (o *Order) inEvent(e *events.Record, d delivery, headers []byte) (found, unread bool) {
+	found, unread = d.found || o.isOwn(e.ObjectID) || mentioned(o.Finds, headers), d.unread
 	if !found && e.Type == provider.LookType && e.Origin == events.OriginReconcile {
-		found = inLook(o.Finds, body)
+		found = inLook(o.Finds, d.body)
 	}
 	return found, unread && !found
 }

@@ -441,3 +441,32 @@ func TestRedact_mentionsOfThePersonsOwnObject_clearIt(t *testing.T) {
 		t.Errorf("counts %v: %s", h.Counts, diff)
 	}
 }
+
+// TestLook_mentionsInALongDelivery_searchItsBodyOnce, not once for each of its events.
+func TestLook_mentionsInALongDelivery_searchItsBodyOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	keys := make([]string, 100)
+	for i := range keys {
+		keys[i] = fmt.Sprint("part", i)
+	}
+	long := `{"pad": "` + strings.Repeat("x", 100<<10) + `", "mail": "`
+	b.store(t, "other", []byte(long+`somebody@else.org"}`), keys[:50]...)
+	b.store(t, "other", []byte(long+email+`"}`), keys[50:]...)
+	config := b.operator.Config()
+	trace := new(deaths)
+	config.ConnConfig.Tracer = trace
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	order := b.byMentions(t, nil, email)
+	look, err := redaction.Look(t.Context(), pool, &order, nil)
+	if err != nil || look.Events != 50 || look.Looked != 100 {
+		t.Errorf("%+v, %v", look, err)
+	}
+	if n := -trace.left.Load(); n > 60 {
+		t.Errorf("%d statements for two bodies", n)
+	}
+}

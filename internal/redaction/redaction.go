@@ -341,25 +341,21 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c 
 	if err != nil {
 		return c, err
 	}
+	slices.SortFunc(recs, func(a, b events.Record) int { return cmp.Compare(a.ID, b.ID) })
+	var last delivery
 	for i := range recs {
-		body := recs[i].Body
-		if recs[i].BodyLeftOut {
-			whole, err := events.Read(ctx, pool, []int64{recs[i].ID}, events.AnyBody)
-			if err != nil {
-				return c, err
-			}
-			if len(whole) == 0 {
-				continue
-			}
-			body = whole[0].Body
-		}
 		if recs[i].Redacted {
 			continue
 		}
-		hit, blind := o.inEvent(&recs[i], body, headers[recs[i].ID])
+		if last.id != recs[i].DeliveryID {
+			if last, err = o.deliveryOf(ctx, pool, &recs[i]); err != nil {
+				return c, err
+			}
+		}
+		hit, blind := o.inEvent(&recs[i], last, headers[recs[i].ID])
 		var shared bool
 		if hit {
-			if shared, err = o.shared(ctx, pool, subjectOf(&recs[i]), body); err != nil {
+			if shared, err = o.shared(ctx, pool, subjectOf(&recs[i]), last.body); err != nil {
 				return c, err
 			}
 		}
@@ -376,6 +372,29 @@ func (o *Order) choose(ctx context.Context, pool *pgxpool.Pool, ids []int64) (c 
 	slices.Sort(c.found)
 	slices.Sort(c.unread)
 	return c, nil
+}
+
+// delivery is a body that its events share, which is searched once for all of them.
+type delivery struct {
+	id            int64
+	body          []byte
+	found, unread bool
+}
+
+// deliveryOf looks for values in the body of an event.
+func (o *Order) deliveryOf(ctx context.Context, pool *pgxpool.Pool, e *events.Record) (delivery, error) {
+	d := delivery{id: e.DeliveryID, body: e.Body}
+	if e.BodyLeftOut {
+		whole, err := events.Read(ctx, pool, []int64{e.ID}, events.AnyBody)
+		if err != nil {
+			return d, err
+		}
+		if len(whole) > 0 { // retention was not faster
+			d.body = whole[0].Body
+		}
+	}
+	d.found, d.unread = search(o.Finds, d.body)
+	return d, nil
 }
 
 // subjectOf is what an event is about. What names no object is of the event's type.
