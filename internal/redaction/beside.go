@@ -118,7 +118,7 @@ func (w *work) coveredOf(ctx context.Context, table string, source int32) (runs.
 		if len(some) == 0 {
 			return runs.Running, nil
 		}
-		last = some[len(some)-1]
+		last, w.cleared = some[len(some)-1], true
 		if err := w.uncover(ctx, table, some); err != nil {
 			return "", err
 		}

@@ -3,6 +3,7 @@ package redaction_test
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,33 @@ func (f *feeds) held(t *testing.T, name string) (texts []string) {
 		}
 	}
 	return texts
+}
+
+// TestRedact_objectOfADroppedEvent_erasesItsChanges: objects may be announced long after retention has dropped what made them.
+func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
+	t.Parallel()
+	b, f := setup(t), newFeeds(t)
+	b.object(t, "thing", "hers", `{"mail": "`+email+`"}`)
+	b.object(t, "thing", "others", `{"mail": "somebody@else.org"}`)
+	const before = 12 << 20 // an id of a day that is not in the log
+	b.exec(t, `UPDATE objects SET last_event_id = $1`, before)
+	f.change(t, before, "hers", 0, `{"mail": "`+email+`"}`)
+	f.change(t, before, "others", 0, `{"mail": "somebody@else.org"}`)
+	b.ask(t, b.byMentions(t, nil, email))
+	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}).Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	changes := f.held(t, stream.ChangesStream)
+	if len(changes) != 1 || !strings.Contains(changes[0], "somebody@else.org") || h.Counts[redaction.CountMessages] != 1 {
+		t.Errorf("the stream has %v, counts %v", changes, h.Counts)
+	}
+	if files := f.nats.FilesWith(t, email); len(files) > 0 {
+		t.Errorf("the files %v still have the address", files)
+	}
 }
 
 // What the streams hold of a redacted event goes, and of what it made all but the newest; the run ends only after that.

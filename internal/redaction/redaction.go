@@ -186,6 +186,8 @@ type work struct {
 	others *others
 	// first: nobody has had the run before.
 	first bool
+	// cleared: objects were cleared for what they showed, or with their events.
+	cleared bool
 	// askedAt is when the request was received that Until names; nil: there is none.
 	askedAt *time.Time
 }
