@@ -41,6 +41,17 @@ WHERE ($1::int IS NULL OR h.source = $1) AND ($2::text IS NULL OR h.account = $2
 SELECT d.source, d.account, d.object_type, d.object_id, concat_ws(' ', d.fields::text, d.reason) FROM drifts d
 WHERE ($1::int IS NULL OR d.source = $1) AND ($2::text IS NULL OR d.account = $2) AND (d.fields <> '[]' OR d.reason <> '')`
 
+	// An answer in place of an object that is missing waits in its reconciliation for a person's approval, maybe for long. The next
+	// reconciliation asks again.
+	missingTextsSQL = `
+SELECT w.source, w.account, g.object_type, g.object_id, coalesce(body_json(g.body)::text, '') FROM ghosts g
+JOIN sweeps w ON w.run = g.run AND w.object_type = g.object_type
+WHERE ($1::int IS NULL OR w.source = $1) AND ($2::text IS NULL OR w.account = $2) AND g.body IS NOT NULL`
+
+	dropMissingSQL = `
+DELETE FROM ghosts g USING sweeps w WHERE w.run = g.run AND w.object_type = g.object_type AND w.source = $1 AND w.account = $2
+  AND g.object_type = $3 AND g.object_id = $4`
+
 	clearDriftSQL = `
 UPDATE drifts SET fields = '[]', more = more + jsonb_array_length(fields), reason = ''
 WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4`
@@ -58,6 +69,7 @@ func (w *work) elsewhere(ctx context.Context) (runs.Status, error) {
 		{holdTextsSQL, dropHoldSQL, dropHoldSQL},
 		{refetchTextsSQL, dropRefetchSQL, clearRefetchSQL},
 		{driftTextsSQL, clearDriftSQL, clearDriftSQL},
+		{missingTextsSQL, dropMissingSQL, dropMissingSQL},
 	} {
 		if err := w.texts(ctx, table.read, table.own, table.clear); err != nil {
 			return "", err

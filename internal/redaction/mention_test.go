@@ -199,13 +199,16 @@ func (b *testBundle) life(t *testing.T) {
 		VALUES (9000, 'reconcile', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
 	b.exec(t, `INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason) VALUES (9000, $1, '', 'thing', 'other', 'behind', '[{"after": "`+email+`"}]', ''),
 		(9000, $1, '', 'thing', 'others', 'behind', '[{"after": 1}]', 'kept')`, b.source)
+	b.exec(t, `INSERT INTO sweeps (run, source, account, object_type, phase, began, updated_at) VALUES (9000, $1, '', 'thing', 'proposed', now(), now())`, b.source)
+	b.exec(t, `INSERT INTO ghosts (run, object_type, object_id, date, elapsed_us, body) VALUES
+		(9000, 'thing', 'gone', now(), 1, '{"mail": "`+email+`", "deleted": true}'), (9000, 'thing', 'others', now(), 1, '{"deleted": true}'), (9000, 'thing', 'cus_1a', now(), 1, NULL)`)
 }
 
 func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.life(t)
-	for _, table := range []string{"drifts", "effect_holds", "effect_steps", "effects", "event_conflicts", "events_", "hints", "objects", "rejections"} {
+	for _, table := range []string{"drifts", "effect_holds", "effect_steps", "effects", "event_conflicts", "events_", "ghosts", "hints", "objects", "rejections"} {
 		if !strings.Contains(strings.Join(b.holding(t, "lovelace"), " "), table) {
 			t.Fatalf("nothing in %s mentions her: %v", table, b.holding(t, "lovelace"))
 		}
@@ -234,6 +237,7 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 		`SELECT key || ' ' || state FROM effects ORDER BY key`:                                          {"facts done", "not done", "step rejected"},
 		`SELECT key FROM effects WHERE facts IS NOT NULL`:                                               {"not"},
 		`SELECT object_id || ' ' || error FROM hints`:                                                   {"other "},
+		`SELECT object_id FROM ghosts ORDER BY 1`:                                                       {"cus_1a", "others"},
 		`SELECT object_id || ' ' || reason FROM drifts WHERE fields <> '[]'`:                            {"others kept"},
 		`SELECT event_id FROM mirror.events WHERE NOT redacted AND object_type = 'charge'`:              {"put7"},
 		`SELECT object_id FROM mirror.objects WHERE redacted ORDER BY 1`:                                {"cus_1a", "sub_1"},
