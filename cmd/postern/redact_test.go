@@ -143,6 +143,9 @@ func TestRedact_mentions_erasesThePersonAndNamesNoAddress(t *testing.T) {
 	b.run(t, "redact", "--mentions", "1999", "--reason", "r").want(t, 2, "", "too short")
 	b.run(t, "redact", "--mentions", "1234567", "--reason", "r").want(t, 2, "", "may also be an amount")
 	b.run(t, "redact", "--mentions", " , ", "--reason", "r").want(t, 2, "", "give 1 to 50 values")
+	b.run(t, "redact", "--mentions", address, "--reason", "Ada <"+strings.ToUpper(address)+"> asked", "--yes").want(t, 2, "", "name a ticket instead")
+	b.run(t, "redact", "--mentions", "cus_1a", "--reason", "cus_1a asked").want(t, 2, "1 event of 0 objects", "nobody can be asked here")
+	b.run(t, "redact", "--source", "stripe", "--path", "$.email", "--value", address, "--reason", address, "--yes").want(t, 2, "", "name a ticket instead")
 	b.run(t, "redact", "--mentions", "cus_1a", "--object", "cus_1a", "--reason", "r").want(t, 2, "", "say what in one way")
 	b.run(t, "redact", "--mentions", "cus_1a", "--preview").want(t, 0, "Names another person too, and stays:\n  customer: 1 event, such as cus_1\n", "")
 	const other = "bob@example.org"

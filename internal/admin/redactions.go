@@ -168,12 +168,19 @@ func (q *query) mentions(o *redaction.Order) error {
 		return err
 	}
 	var names []string
-	for _, value := range values {
-		names = append(names, o.People.NameOf(value))
+	for i, value := range values {
+		name := o.People.NameOf(value)
+		if name != value && o.Finds[i].StandsIn(q.values.Get("reason")) {
+			return errReason
+		}
+		names = append(names, name)
 	}
 	o.Words["mentions"] = strings.Join(names, ",")
 	return nil
 }
+
+// errReason: an id may stand in the reason, as it does in the audit.
+var errReason = fmt.Errorf("%w: the reason names what is to be forgotten, and is kept for good: name a ticket instead", events.ErrInvalid)
 
 // mentionFinds are the finds of the values of mentions.
 func (q *query) mentionFinds() (finds []redaction.Find, err error) {
@@ -198,7 +205,11 @@ func (q *query) oneFind(source int32) (redaction.Find, error) {
 		q.fail("name the source whose log is looked through")
 		return redaction.Find{}, q.err
 	}
-	return redaction.NewFind(q.text("path"), q.values.Get("value"))
+	f, err := redaction.NewFind(q.text("path"), q.values.Get("value"))
+	if err == nil && redaction.NameOf(q.values.Get("value")) != q.values.Get("value") && f.StandsIn(q.values.Get("reason")) {
+		err = errReason
+	}
+	return f, err
 }
 
 // Redact enters a redaction into the ledger; a running processor carries it out. by must have a reason. It returns the run's number. Errors: events.ErrInvalid.

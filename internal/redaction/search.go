@@ -109,6 +109,9 @@ func (f *Find) stands(text string) bool {
 	return false
 }
 
+// StandsIn tells whether the value stands in a text that a person wrote.
+func (f *Find) StandsIn(text string) bool { return f.stands(strings.ToLower(text)) }
+
 // goesBefore tells whether the end of a text is a part of the word that follows it.
 func goesBefore(text string) bool {
 	r, _ := utf8.DecodeLastRuneInString(text)
