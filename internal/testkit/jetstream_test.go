@@ -3,6 +3,7 @@ package testkit_test
 import (
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -124,4 +125,54 @@ func TestEventuallyPollsUntilNil(t *testing.T) {
 	if n != 4 {
 		t.Fatalf("called %d times, want 4", n)
 	}
+}
+
+// An error that moves gets more time than one that says the same, but not for ever.
+func TestEventually_errorMoves_getsMoreTime(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	for name, tc := range map[string]struct {
+		check   func(n int, passed time.Duration) error
+		atLeast time.Duration
+		fails   bool
+	}{
+		"moves":          {func(n int, passed time.Duration) error { return unless(passed > 3*timeout, n) }, 3 * timeout, false},
+		"moves for ever": {func(n int, _ time.Duration) error { return unless(false, n) }, 9 * timeout, true},
+		"stands still":   {func(int, time.Duration) error { return unless(false, 1) }, timeout, true},
+	} {
+		began, n := time.Now(), 0
+		var failed bool
+		done := make(chan struct{})
+		go func() { // Fatalf ends the goroutine
+			defer close(done)
+			testkit.Eventually(&fakeT{TB: t, failed: &failed}, timeout, func() error {
+				n++
+				return tc.check(n, time.Since(began))
+			})
+		}()
+		<-done
+		if took := time.Since(began); failed != tc.fails || took < tc.atLeast {
+			t.Errorf("%s: failed %t after %s", name, failed, took)
+		}
+	}
+}
+
+func unless(done bool, n int) error {
+	if done {
+		return nil
+	}
+	return fmt.Errorf("%d", n)
+}
+
+// fakeT notes that a test has failed and ends its goroutine.
+type fakeT struct {
+	testing.TB
+	failed *bool
+}
+
+func (f *fakeT) Helper() {}
+
+func (f *fakeT) Fatalf(string, ...any) {
+	*f.failed = true
+	runtime.Goexit()
 }
