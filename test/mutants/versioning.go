@@ -34,7 +34,7 @@ func versioningMutants() []mutant {
 		one("shows the state that came last of one version", "end, ok := chain(set)\nif !ok {\nend = greatestOpen(set)\n}", "end, ok := chain(set)\nif !ok {\nend = set[len(set)-1].State.Hash\n}"),
 		one("forgets who has settled the object", "if in.Received < row.Settled {", "if in.Received < 0 {"),
 		in("internal/processor Save|Apply", one("writes a row that another process has written meanwhile", "AND excluded.created_at = o.updated_at\n", "\n")),
-		in("internal/processor Save|Apply|Revision", one("counts no revision for a change that is doubtful", "OR o.ambiguous <> excluded.ambiguous\n", "\n")),
+		in("internal/processor Doubt|LookEnds", one("counts no revision for a change that is doubtful", "OR o.ambiguous <> excluded.ambiguous\n", "\n")),
 		one("loses members of a version beyond one", "case len(row.Set) < maxSet:", "case len(row.Set) < 1:"),
 	}
 }
