@@ -1,0 +1,73 @@
+package main
+
+// processorMutants break how events become outcomes, objects and changes.
+func processorMutants() []mutant {
+	const group = "processor"
+	one := func(name, tests, old, replacement string) mutant {
+		return mutant{group, name, []edit{{old, replacement}}, []string{"internal/processor " + tests}}
+	}
+	return []mutant{
+		one("takes no locks of objects", "AnyOrder",
+			"p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })",
+			"p.Array(pgtype.Int8OID, 0, func(i int) { p.Int64(keys[i]) })"),
+		one("takes the locks of objects shared", "AnyOrder",
+			"(SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS",
+			"(SELECT count(pg_advisory_xact_lock_shared(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS"),
+		one("takes the locks of objects in the order of the batch", "TestApply_",
+			"slices.Sort(keys)\nkeys = slices.Compact(keys)", "keys = slices.Compact(keys)"),
+		one("gives an ignored event no outcome", "PoisonFailsAlone",
+			"for _, it := range items { if !it.settled { n, wait := p.attempt(it)",
+			"for _, it := range items { if !it.settled && it.outcome.status != versioning.Ignored { n, wait := p.attempt(it)"),
+		one("records stale events as applied", "Reordered",
+			"it.outcome = &outcome{status: d.Status, reason: d.Reason,", "it.outcome = &outcome{status: versioning.Applied, reason: d.Reason,"),
+		one("commits outcomes before the objects", "StateMachine|RecordedMeanwhile",
+			"if err := p.record(ctx, tx, to, done.items); err != nil { return err }",
+			`if err := postgres.InTx(ctx, p.Pool, "record", p.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
+				return p.record(ctx, tx, to, done.items)
+			}); err != nil { return err }`),
+		one("acknowledges events before their commit", "StopHandsBack",
+			"p.finish(l, together, p.Apply(work, events.LiveRun, evs))",
+			"for i := range together {\n_ = together[i].Ack()\n}\np.finish(l, together, p.Apply(work, events.LiveRun, evs))"),
+		one("keeps one event of those that a batch has of an object", "AnyOrder",
+			"o := objs[it.key]\nbefore, last := o.Row, o.LastEvent", "read := *objs[it.key]\no := &read\nbefore, last := o.Row, o.LastEvent"),
+		one("forgets what came with an operator's overwrite in one batch", "Settl|Recall|Look",
+			"return cmp.Compare(b.input.Settles, a.input.Settles)", "return cmp.Compare(a.input.Settles, b.input.Settles)"),
+		one("overwrites the outcome that an event got meanwhile", "RecordedMeanwhile",
+			"WHERE o.status = 'failed' OR o.status = 'dead' AND $15`", "WHERE true OR $15`"),
+		one("applies a dead event again when it is delivered again", "FailuresAreRetried",
+			"return status == versioning.Failed || status == versioning.Dead && to.Again != 0",
+			"return status == versioning.Failed || status == versioning.Dead"),
+		one("tries failed events again before they are due", "FailuresAreRetried",
+			"case to.Again != 0:\nit.attempts = 0\nreturn false\n}\nreturn later", "case to.Again != 0:\nit.attempts = 0\nreturn false\n}\nreturn false"),
+		one("tries a failing event once more than configured", "LastAttempt|FailuresAreRetried",
+			"case n < last || it.reserving && n == last:", "case n <= last || it.reserving && n == last:"),
+		one("waits the first wait before every attempt", "FailuresAreRetried|LastAttempt|Attempt_",
+			"w = p.Settings.BackOff[min(n, last-1)-1]", "w = p.Settings.BackOff[min(n, last-1)-n]"),
+		one("takes an attempt from events for its own trouble", "TroubleGives",
+			"if err != nil { p.giveBack(ctx, to, ev.ID, n) }", "if err != nil { p.log(to) }"),
+		one("fails events for a right that it lacks", "ARightThatIsLost",
+			"errors.Is(err, errGuarded) || postgres.IsRefused(err) || postgres.IsUnavailable(err) &&",
+			"errors.Is(err, errGuarded) || postgres.IsUnavailable(err) &&"),
+		one("publishes events again that wait in the stream", "WaitingEvents",
+			"events.FirstID(events.Time(frozen).Add(-age-lag.OldestAge)) - 1", "events.FirstID(events.Time(frozen).Add(-age)) - 1"),
+		one("moves the auditor's checkpoint past events without an outcome", "CheckpointPasses",
+			"checkpoint = missing[0] - 1", "checkpoint = at"),
+		one("fills the stream with events that it publishes again", "StopsAtHalf|WorksOff",
+			"if a.room = lag.Room(a.p.Settings.AuditShare); a.room == 0 { return full(lag), nil } }\nif len(ids) > 0", "}\nif len(ids) > 0"),
+		one("sends changes before their commit", "TestApply_",
+			"batchID, err = keepChanges(ctx, tx, announce)\nreturn err",
+			"if batchID, err = keepChanges(ctx, tx, announce); err == nil && len(announce) > 0 { p.changes.offer(batchID, announce) }\nreturn err"),
+		one("marks changes sent that the stream has refused", "Feed|Changes|Refused|Sweep_|Large",
+			"if err != nil { failed = err\ncontinue }\ndone[b.id] = last", "failed = err\ndone[b.id] = last"),
+		one("forgets changes that were never sent", "Maintain|Partitions|Forget",
+			"DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval", "DELETE FROM outbox WHERE made_at < clock_now() - $1::interval"),
+		one("drops the refetch that an operator wants when a gap closes", "Gaps|Lost|Reordered",
+			"AND h.gaps IS NULL AND h.wanted_by = '' AND h.after = 0 AND h.taken_by = ''", "AND h.gaps IS NULL AND h.after = 0 AND h.taken_by = ''"),
+		one("asks for no refetch of an object whose event is too far ahead", "TooFarAhead",
+			"if dead.Look { it.oweLook() }", "if dead.Look && it.input.Partial != \"\" { it.oweLook() }"),
+		one("takes a late event for a timely one", "Late",
+			"if until, ok := proven[place[s.kind()]]; ok && s.end < until &&", "if until, ok := proven[place[s.kind()]]; ok && s.end > until &&"),
+		one("asks in a replay for refetches that were made long ago", "ReplayLeaves",
+			"if it.met(o) { keepLook(&o.Row, &before) }", "if it.met(o) { _ = before }"),
+	}
+}
