@@ -1,0 +1,207 @@
+package processor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// lockOf is the advisory lock of an object of thing.
+func (b *testBundle) lockOf(key string) int64 {
+	return versioning.ObjectKey(b.source, "", "thing", "obj_"+key)
+}
+
+// locked holds the lock of an object until the returned function is called.
+func (b *testBundle) locked(t *testing.T, key string) (release func()) {
+	t.Helper()
+	tx, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, b.lockOf(key)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+// lockAwaited waits until a transaction waits for the lock of an object.
+func (b *testBundle) lockAwaited(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		var n int
+		b.scan(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, &n)
+		if n == 0 {
+			return errors.New("no transaction waits for an object")
+		}
+		return nil
+	})
+}
+
+// All transactions lock their objects in one order, whatever the order of the events: else two of them could wait for
+// each other.
+func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, last := "a", "b"
+	if b.lockOf(first) > b.lockOf(last) {
+		first, last = last, first
+	}
+	release := b.locked(t, first)
+	defer release()
+	applied := make(chan error, 1)
+	go func() {
+		applied <- b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{thing(0, last), thing(1, first)})
+	}()
+	b.lockAwaited(t)
+	var free bool
+	b.scan(t, fmt.Sprintf(`SELECT pg_try_advisory_lock(%d)`, b.lockOf(last)), &free)
+	if !free {
+		t.Error("the object whose lock comes last is locked before the one whose lock comes first")
+	}
+	b.scan(t, `SELECT pg_advisory_unlock_all() IS NULL`, new(bool))
+	release()
+	if err := <-applied; err != nil {
+		t.Error(err)
+	}
+}
+
+// A change whose commit fails is not sent: the feed has one message for each revision.
+func TestApply_commitFails_sendsNoChange(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	if _, err := w.db.Pool.Exec(t.Context(), crashSQL); err != nil {
+		t.Fatal(err)
+	}
+	p := w.start(t, setting{tune: idle})
+	evs := w.append(t, w.simple(5)...)
+	w.db.Exec(t, `UPDATE crashing SET now = true`)
+	for range 3 {
+		if err := p.Apply(t.Context(), events.LiveRun, evs); !errors.Is(err, events.ErrUnavailable) {
+			t.Fatalf("apply with a commit that fails: %v", err)
+		}
+	}
+	w.db.Exec(t, `UPDATE crashing SET now = false`)
+	if err := p.Apply(t.Context(), events.LiveRun, evs); err != nil {
+		t.Fatal(err)
+	}
+	w.follow(t).ends(t, w)
+	if n := w.changes(t); n != uint64(len(evs)) {
+		t.Errorf("the feed has %d messages for %d changes", n, len(evs))
+	}
+}
+
+// An event is acknowledged only after its outcome is committed.
+func TestProcessor_outcomeNotCommitted_acknowledgesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	evs := w.append(t, w.simple(1)...)
+	tx, err := w.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	key := versioning.ObjectKey(w.source, "", "thing", objectOf(t, evs[0]))
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, key); err != nil {
+		t.Fatal(err)
+	}
+	w.start(t, setting{tune: idle})
+	w.publish(t, evs...)
+	w.lockAwaited(t)
+	consumer, err := w.jetStream(t).Consumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // an acknowledgement may take a moment to arrive
+		info, err := consumer.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.NumAckPending != 1 {
+			t.Fatalf("%d messages wait for their acknowledgement, want 1", info.NumAckPending)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.outcomes(t, 1)
+	w.drained(t)
+}
+
+// Each failed attempt waits the time that the configuration gives for it.
+func TestApplyAlone_failsAgain_waitsTheNextTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	waits := []time.Duration{time.Minute, time.Hour, 24 * time.Hour}
+	p := b.processor(t, &reader{try: notToday}, func(s *processor.Settings) { s.BackOff = waits })
+	e := thing(0, "e")
+	var got []time.Duration
+	for range waits {
+		if err := p.ApplyAlone(t.Context(), events.LiveRun, e); err != nil {
+			t.Fatal(err)
+		}
+		_, _, _, wait := b.shown(t, e.ID)
+		got = append(got, wait)
+		b.due(t)
+	}
+	if !slices.Equal(got, waits) {
+		t.Errorf("waits %v, want %v", got, waits)
+	}
+}
+
+// The outbox forgets a change only once the stream has acknowledged it, however old it is.
+func TestMaintain_oldChanges_keepsTheUnsent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, made_at, sent_at, sequence) VALUES
+		('{1}', '{a}', '{thing}', '{unsent}', now() - interval '1 year', NULL, NULL),
+		('{1}', '{a}', '{thing}', '{sent}', now() - interval '1 year', now() - interval '1 year', 1),
+		('{1}', '{a}', '{thing}', '{sent late}', now() - interval '1 year', now(), 2)`)
+	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.KeepChanges = time.Hour })
+	if err := processor.Maintained(t.Context(), p, b.db.Role(t, "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.db.Rows(t, `SELECT ids[1] FROM outbox ORDER BY batch`); !slices.Equal(got, []string{"unsent", "sent late"}) {
+		t.Errorf("the outbox has %q", got)
+	}
+}
+
+// An operator's refetch request stays although the late event of a missed change arrives.
+func TestGaps_closedUnderAManualRefetch_keepsTheRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.waiting(t)
+	change := func(n int, before, state string, second int64) stream.Event {
+		ev := says(n, "obj_1", state, second)
+		ev.Body = fmt.Appendf(nil, `{"id":"k%d","object_id":"obj_1","type":"thing.updated","unit":1000000,"rank":1,"time":%d,`+
+			`"previous":{"state":%q},"object":{"id":"obj_1","state":%q}}`, n, sim.Start+second*1_000_000, before, state)
+		return ev
+	}
+	for _, ev := range []stream.Event{says(1, "obj_1", "A", 5), change(3, "B", "C", 30)} {
+		apply(t, p, []stream.Event{ev})
+	}
+	if gaps := b.db.Rows(t, `SELECT object_id FROM hints WHERE gaps IS NOT NULL`); len(gaps) != 1 {
+		t.Fatalf("a change that was missed leaves %q", gaps)
+	}
+	b.db.Exec(t, `UPDATE hints SET wanted_by = 'ada', reason = 'a customer complains'`)
+	apply(t, p, []stream.Event{change(2, "A", "B", 20)})
+	if left := b.db.Rows(t, `SELECT wanted_by || ' ' || (gaps IS NULL) FROM hints`); !slices.Equal(left, []string{"ada true"}) {
+		t.Errorf("the requests are %q", left)
+	}
+}
