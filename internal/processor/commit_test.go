@@ -12,6 +12,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -203,5 +204,59 @@ func TestGaps_closedUnderAManualRefetch_keepsTheRequest(t *testing.T) {
 	apply(t, p, []stream.Event{change(2, "A", "B", 20)})
 	if left := b.db.Rows(t, `SELECT wanted_by || ' ' || (gaps IS NULL) FROM hints`); !slices.Equal(left, []string{"ada true"}) {
 		t.Errorf("the requests are %q", left)
+	}
+}
+
+// An event that was received after an operator's overwrite counts, also where both are in one batch.
+func TestApply_overwriteBesideALaterEvent_keepsTheEvent(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, sim.Provider{}, nil)
+	apply(t, p, []stream.Event{says(1, "obj_1", "A", 5)})
+	began := time.UnixMicro(sim.Start + 110_000_000).UTC()
+	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj_1", Body: []byte(`{"unit":1000000,"object":{"id":"obj_1","state":"B"}}`)},
+		Date: began, Settles: &provider.Settlement{Before: began, Who: "ada", Reason: "the webhooks were wrong"}}
+	body, err := l.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite := stream.Event{Source: "sim", Stored: provider.Stored{ID: 2, Key: "overwrite", Type: provider.LookType, Origin: events.OriginReconcile,
+		ReceivedAt: began.Add(time.Second), Body: body}}
+	apply(t, p, []stream.Event{says(3, "obj_1", "C", 300), overwrite})
+	if got := b.db.Rows(t, `SELECT state ->> 'state' FROM objects`); !slices.Equal(got, []string{"C"}) {
+		t.Errorf("the object is %q, want the state of the later event", got)
+	}
+}
+
+// A change that the stream refuses is marked as sent only once the stream has taken it.
+func TestSender_changeRefused_sendsItAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	js := w.jetStream(t)
+	feed, err := js.Stream(t.Context(), stream.ChangesStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes := feed.CachedInfo().Config
+	refuses := takes
+	refuses.MaxMsgSize = 10
+	if _, err := js.UpdateStream(t.Context(), refuses); err != nil {
+		t.Fatal(err)
+	}
+	p := w.start(t, setting{tune: func(s *processor.Settings) { idle(s); s.SweepAfter = 200 * time.Millisecond }})
+	w.publish(t, w.append(t, w.simple(5)...)...)
+	w.outcomes(t, 5)
+	testkit.Eventually(t, patience, func() error {
+		if n := p.metric(t, "postern_changes_total", "failed"); n < 5 {
+			return fmt.Errorf("%v changes were refused", n)
+		}
+		return nil
+	})
+	if _, err := js.UpdateStream(t.Context(), takes); err != nil {
+		t.Fatal(err)
+	}
+	w.allSent(t)
+	if n := w.changes(t); n < 5 {
+		t.Errorf("all changes are marked as sent, and the feed has %d of 5", n)
 	}
 }
