@@ -79,37 +79,31 @@ func TestLooksEndAllDoubt(t *testing.T) {
 	}
 }
 
-// A look waits until what it is owed for is past on the provider's clock.
-func TestNoLookTooEarly(t *testing.T) {
+// A refetch waits until its reason is past on the provider's clock, which tells whole seconds.
+func TestRefetch_reasonNotPast_waits(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 70, eventTime)
-	b.deliver(t, b.api.h.Events)
-	var after int64
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT max(look_after) FROM objects`).Scan(&after); err != nil {
-		t.Fatal(err)
+	for name, past := range map[string]time.Duration{"before its reason": -10 * time.Second, "in the second of its reason": 900 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newWorld(t, 70, eventTime)
+			b.deliver(t, b.api.h.Events)
+			last, after := one[string](t, b, `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`), one[int64](t, b, `SELECT max(look_after) FROM objects`)
+			b.api.set(time.UnixMicro(after).Add(past))
+			b.looking(t, 1)
+			testkit.Eventually(t, time.Minute, func() error {
+				if n := b.api.made("/things/" + last); n > 0 {
+					t.Fatalf("%d refetches of %s, whose reason is not past", n, last)
+				}
+				if one[int](t, b, `SELECT count(*) FROM hints WHERE object_id = $1 AND taken_by = '' AND due > clock_now()`, last) == 0 {
+					return fmt.Errorf("no request for %s waits", last)
+				}
+				return nil
+			})
+			b.api.set(time.UnixMicro(after).Add(time.Hour))
+			b.DB.Exec(t, `UPDATE hints SET due = clock_now()`) // ten seconds later
+			b.settled(t)
+		})
 	}
-	b.api.set(time.UnixMicro(after - 10_000_000))
-	b.looking(t, 1)
-	testkit.Eventually(t, time.Minute, func() error {
-		var waiting int
-		err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM hints WHERE taken_by = '' AND due > clock_now()`).Scan(&waiting)
-		if err == nil && waiting == 0 {
-			err = fmt.Errorf("no hint waits")
-		}
-		return err
-	})
-	var last string
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`).Scan(&last); err != nil {
-		t.Fatal(err)
-	}
-	if n := b.api.made("/things/" + last); n != 0 {
-		t.Errorf("%d looks at %s, which is owed one later", n, last)
-	}
-	b.api.set(time.UnixMicro(after).Add(time.Hour))
-	if _, err := b.DB.Pool.Exec(t.Context(), `UPDATE hints SET due = clock_now()`); err != nil { // ten seconds later
-		t.Fatal(err)
-	}
-	b.settled(t)
 }
 
 // That an object is missing makes a tombstone only where the credentials see what the log is of: the newest event that the API lists, or another one.

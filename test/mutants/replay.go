@@ -7,14 +7,14 @@ func replayMutants() []mutant {
 		return mutant{group, name, []edit{{old, replacement}}, []string{tests}}
 	}
 	return []mutant{
-		one("replays events beyond its bound", "internal/replay Replay",
+		one("replays events beyond its bound", "internal/replay ReplayBesideWriters",
 			"processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound,", "processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound + 1<<62,"),
-		one("moves the cursor of a replay before it applies the events", "internal/replay ReplayGoesOn|Faults",
+		one("moves the cursor of a replay before it applies the events", "internal/replay FaultsBetween",
 			"began := time.Now()\nif len(c.IDs) > 0 {",
 			"began := time.Now()\nif status, err := w.hold.Advance(ctx, c.End); err != nil || status != runs.Running { return status, err }\nif len(c.IDs) > 0 {"),
 		one("forgets what a retry had in hand when its process ends", "internal/replay RetryGoesOn",
 			"if err := w.hold.Keep(ctx, c.IDs); err != nil {\nreturn \"\", err\n}", "w.hold.Hand = c.IDs"),
-		one("keeps staged rows of an earlier rebuild", "internal/rebuild ClearingIsLocked|WhoHasLostTheRunNeither",
+		one("keeps staged rows of an earlier rebuild", "internal/rebuild ClearingIsLocked",
 			"if w.hold.Cursor == 0 {\nif err := w.clear(ctx); err != nil {\nreturn \"\", err\n}", "if w.hold.Cursor == 0 {"),
 		one("swaps without what came just before its lock", "internal/rebuild SwapContains",
 			"if err := w.catchUpHeld(ctx); err != nil {\nreturn err\n}\nreturn w.write(held, tx)", "return w.write(held, tx)"),
@@ -25,7 +25,7 @@ func replayMutants() []mutant {
 			"revision = s.revision, rule_version = s.rule_version"),
 		one("stages events for a run that another process has taken over", "internal/rebuild ADiscarded",
 			"Type: w.order.Type, Guard: w.hold.Guard, Wrote: w.differing.add", "Type: w.order.Type, Wrote: w.differing.add"),
-		one("loses by a swap what was repaired in the mirror meanwhile", "internal/rebuild WhatIsMended|WhatWasTried",
+		one("loses by a swap what was repaired in the mirror meanwhile", "internal/rebuild WhatIsMended",
 			"if err == nil && status == runs.Running { status, err = w.missedSince(soon) }", "_ = w.missedSince"),
 	}
 }
