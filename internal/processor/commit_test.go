@@ -41,10 +41,16 @@ func (b *testBundle) locked(t *testing.T, key string) (release func()) {
 	}
 }
 
-// lockAwaited waits until a transaction waits for the lock of an object.
-func (b *testBundle) lockAwaited(t *testing.T) {
+// lockAwaited waits until a transaction waits for the lock of an object. It fails where ended says
+// first that the transaction has ended.
+func (b *testBundle) lockAwaited(t *testing.T, ended <-chan error) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
+		select {
+		case err := <-ended:
+			t.Fatalf("it did not wait for the object (%v)", err)
+		default:
+		}
 		var n int
 		b.scan(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, &n)
@@ -55,8 +61,8 @@ func (b *testBundle) lockAwaited(t *testing.T) {
 	})
 }
 
-// All transactions lock their objects in one order, whatever the order of the events: else two of them could wait for
-// each other.
+// All transactions lock their objects in one order, whatever the order of the events: else two of
+// them could wait for each other.
 func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -68,9 +74,10 @@ func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 	defer release()
 	applied := make(chan error, 1)
 	go func() {
-		applied <- b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{thing(0, last), thing(1, first)})
+		batch := []stream.Event{thing(0, last), thing(1, first)}
+		applied <- b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, batch)
 	}()
-	b.lockAwaited(t)
+	b.lockAwaited(t, applied)
 	var free bool
 	b.scan(t, fmt.Sprintf(`SELECT pg_try_advisory_lock(%d)`, b.lockOf(last)), &free)
 	if !free {
@@ -78,6 +85,31 @@ func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 	}
 	b.scan(t, `SELECT pg_advisory_unlock_all() IS NULL`, new(bool))
 	release()
+	if err := <-applied; err != nil {
+		t.Error(err)
+	}
+}
+
+// No two transactions have one object at a time, be it only shared.
+func TestApply_objectLockedShared_waits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	tx, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1)`, b.lockOf("a")); err != nil {
+		t.Fatal(err)
+	}
+	applied := make(chan error, 1)
+	go func() {
+		applied <- b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{thing(0, "a")})
+	}()
+	b.lockAwaited(t, applied)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-applied; err != nil {
 		t.Error(err)
 	}
@@ -124,7 +156,7 @@ func TestProcessor_outcomeNotCommitted_acknowledgesNothing(t *testing.T) {
 	}
 	w.start(t, setting{tune: idle})
 	w.publish(t, evs...)
-	w.lockAwaited(t)
+	w.lockAwaited(t, nil)
 	consumer, err := w.jetStream(t).Consumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +210,8 @@ func TestMaintain_oldChanges_keepsTheUnsent(t *testing.T) {
 	if err := processor.Maintained(t.Context(), p, b.db.Role(t, "maintenance")); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.db.Rows(t, `SELECT ids[1] FROM outbox ORDER BY batch`); !slices.Equal(got, []string{"unsent", "sent late"}) {
+	got := b.db.Rows(t, `SELECT ids[1] FROM outbox ORDER BY batch`)
+	if !slices.Equal(got, []string{"unsent", "sent late"}) {
 		t.Errorf("the outbox has %q", got)
 	}
 }
@@ -190,8 +223,9 @@ func TestGaps_closedUnderAManualRefetch_keepsTheRequest(t *testing.T) {
 	p := b.waiting(t)
 	change := func(n int, before, state string, second int64) stream.Event {
 		ev := says(n, "obj_1", state, second)
-		ev.Body = fmt.Appendf(nil, `{"id":"k%d","object_id":"obj_1","type":"thing.updated","unit":1000000,"rank":1,"time":%d,`+
-			`"previous":{"state":%q},"object":{"id":"obj_1","state":%q}}`, n, sim.Start+second*1_000_000, before, state)
+		ev.Body = fmt.Appendf(nil, `{"id":"k%d","object_id":"obj_1","type":"thing.updated","unit":1000000,"rank":1,`+
+			`"time":%d,"previous":{"state":%q},"object":{"id":"obj_1","state":%q}}`,
+			n, sim.Start+second*1_000_000, before, state)
 		return ev
 	}
 	for _, ev := range []stream.Event{says(1, "obj_1", "A", 5), change(3, "B", "C", 30)} {
@@ -202,26 +236,28 @@ func TestGaps_closedUnderAManualRefetch_keepsTheRequest(t *testing.T) {
 	}
 	b.db.Exec(t, `UPDATE hints SET wanted_by = 'ada', reason = 'a customer complains'`)
 	apply(t, p, []stream.Event{change(2, "A", "B", 20)})
-	if left := b.db.Rows(t, `SELECT wanted_by || ' ' || (gaps IS NULL) FROM hints`); !slices.Equal(left, []string{"ada true"}) {
+	left := b.db.Rows(t, `SELECT wanted_by || ' ' || (gaps IS NULL) FROM hints`)
+	if !slices.Equal(left, []string{"ada true"}) {
 		t.Errorf("the requests are %q", left)
 	}
 }
 
-// An event that was received after an operator's overwrite counts, also where both are in one batch.
+// An event that was received after an operator's overwrite counts, also in the same batch.
 func TestApply_overwriteBesideALaterEvent_keepsTheEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.processor(t, sim.Provider{}, nil)
 	apply(t, p, []stream.Event{says(1, "obj_1", "A", 5)})
 	began := time.UnixMicro(sim.Start + 110_000_000).UTC()
-	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj_1", Body: []byte(`{"unit":1000000,"object":{"id":"obj_1","state":"B"}}`)},
-		Date: began, Settles: &provider.Settlement{Before: began, Who: "ada", Reason: "the webhooks were wrong"}}
+	answer := []byte(`{"unit":1000000,"object":{"id":"obj_1","state":"B"}}`)
+	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj_1", Body: answer}, Date: began,
+		Settles: &provider.Settlement{Before: began, Who: "ada", Reason: "the webhooks were wrong"}}
 	body, err := l.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	overwrite := stream.Event{Source: "sim", Stored: provider.Stored{ID: 2, Key: "overwrite", Type: provider.LookType, Origin: events.OriginReconcile,
-		ReceivedAt: began.Add(time.Second), Body: body}}
+	overwrite := stream.Event{Source: "sim", Stored: provider.Stored{ID: 2, Key: "overwrite", Type: provider.LookType,
+		Origin: events.OriginReconcile, ReceivedAt: began.Add(time.Second), Body: body}}
 	apply(t, p, []stream.Event{says(3, "obj_1", "C", 300), overwrite})
 	if got := b.db.Rows(t, `SELECT state ->> 'state' FROM objects`); !slices.Equal(got, []string{"C"}) {
 		t.Errorf("the object is %q, want the state of the later event", got)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,6 +183,27 @@ func TestRefusedCredentials(t *testing.T) {
 	r := b.ask(t, reconcile.Order{What: reconcile.Events})
 	if want := "the API of source " + applied.Name + ": answered 401"; r.Status != runs.Failed || len(r.Detail) < len(want) || r.Detail[:len(want)] != want {
 		t.Errorf("%s: %s", r.Status, r.Detail)
+	}
+}
+
+// The watermark moves only after a read: at the first call for events there is none.
+func TestReconcile_eventsNotReadYet_movesNoWatermark(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 5, eventTime)
+	var calls atomic.Int64
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" || calls.Add(1) > 1 {
+			return nil, nil
+		}
+		_, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
+		if err != nil || !until.IsZero() {
+			t.Errorf("complete until %s (%v) before anything is read", until, err)
+		}
+		return nil, nil
+	}
+	b.Carry(t, "one", 1, b.jobs())
+	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Done || calls.Load() == 0 {
+		t.Errorf("%s after %d calls: %s", r.Status, calls.Load(), r.Detail)
 	}
 }
 

@@ -82,19 +82,24 @@ func TestLooksEndAllDoubt(t *testing.T) {
 // A refetch waits until its reason is past on the provider's clock, which tells whole seconds.
 func TestRefetch_reasonNotPast_waits(t *testing.T) {
 	t.Parallel()
-	for name, past := range map[string]time.Duration{"before its reason": -10 * time.Second, "in the second of its reason": 900 * time.Millisecond} {
+	for name, past := range map[string]time.Duration{
+		"before its reason":           -10 * time.Second,
+		"in the second of its reason": 900 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newWorld(t, 70, eventTime)
 			b.deliver(t, b.api.h.Events)
-			last, after := one[string](t, b, `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`), one[int64](t, b, `SELECT max(look_after) FROM objects`)
+			last := one[string](t, b, `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`)
+			after := one[int64](t, b, `SELECT max(look_after) FROM objects`)
 			b.api.set(time.UnixMicro(after).Add(past))
 			b.looking(t, 1)
 			testkit.Eventually(t, time.Minute, func() error {
 				if n := b.api.made("/things/" + last); n > 0 {
 					t.Fatalf("%d refetches of %s, whose reason is not past", n, last)
 				}
-				if one[int](t, b, `SELECT count(*) FROM hints WHERE object_id = $1 AND taken_by = '' AND due > clock_now()`, last) == 0 {
+				const waitsSQL = `SELECT count(*) FROM hints WHERE object_id = $1 AND taken_by = '' AND due > clock_now()`
+				if one[int](t, b, waitsSQL, last) == 0 {
 					return fmt.Errorf("no request for %s waits", last)
 				}
 				return nil

@@ -1,17 +1,20 @@
 package main
 
-// reconcileMutants break how the mirror is compared with the provider's API, and single objects are read again.
+// reconcileMutants break how the mirror is compared with the provider's API, and how single objects
+// are read again.
 func reconcileMutants() []mutant {
 	const group = "reconcile and refetch"
 	one := func(name, tests, old, replacement string) mutant {
 		return mutant{group, name, []edit{{old, replacement}}, []string{"internal/reconcile " + tests}}
 	}
 	return []mutant{
-		one("moves the watermark before it reads what it stands for", "NothingIsProvenUnread",
+		one("moves the watermark before it reads what it stands for", "Reconcile_eventsNotReadYet",
 			"fresh, pages, err := read(since, until)\nif err != nil { return \"\", err }",
-			"if err := w.proven(ctx, until); err != nil { return \"\", err }\nfresh, pages, err := read(since, until)\nif err != nil { return \"\", err }"),
+			"if err := w.proven(ctx, until); err != nil { return \"\", err }\nfresh, pages, err := read(since, until)\n"+
+				"if err != nil { return \"\", err }"),
 		one("moves the watermark before what it has read is applied", "NothingIsProvenUnapplied",
-			"if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running { return status, err }\nif err := w.proven(ctx, until); err != nil",
+			"if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running { return status, err }\n"+
+				"if err := w.proven(ctx, until); err != nil",
 			"_ = fresh\nif err := w.proven(ctx, until); err != nil"),
 		one("begins at the watermark without an overlap", "AnEventThatIsListedLate|WhatIsListedLate",
 			"since := later(proven.Add(-w.Settings.Overlap), oldest)", "since := later(proven, oldest)"),
@@ -23,16 +26,19 @@ func reconcileMutants() []mutant {
 		one("forgets what it had in hand when its process ends", "SweepKilled",
 			"append(hand, it.kind.wrong() && !s.order.DryRun)", "append(hand, it.kind.wrong() && s.order.DryRun)"),
 		one("believes that an object is missing whatever account the key is of", "MissingIsBelieved",
-			"if err := f.missing(ctx, k, at); err != nil {\nreturn nil, err\n}\nl.Missing, l.Body = true, nil", "l.Missing, l.Body = true, nil"),
+			"if err := f.missing(ctx, k, at); err != nil {\nreturn nil, err\n}\nl.Missing, l.Body = true, nil",
+			"l.Missing, l.Body = true, nil"),
 		one("goes on with a key of another account", "AKeyOfAnotherAccount",
 			"case errors.As(err, &foreign):\nreturn \"\", runs.Refuse(err)\ncase !errors.As(err, &unshown):",
 			"case errors.As(err, &foreign):\nreturn runs.Running, nil\ncase !errors.As(err, &unshown):"),
 		one("deletes many objects without a person's approval", "ManyTombstones",
 			"return dead*ghostShare > living+made, err", "return dead > living+made, err"),
 		one("lets refetches delete any number of objects in an hour", "HintsDeleteFew",
-			".Scan(&dead); err != nil || dead <= fewGhosts { return err }", ".Scan(&dead); err != nil || dead <= fewGhosts*ghostShare { return err }"),
+			".Scan(&dead); err != nil || dead <= fewGhosts { return err }",
+			".Scan(&dead); err != nil || dead <= fewGhosts*ghostShare { return err }"),
 		one("deletes an object that a list lacks without reading it by its id", "WhatListsHideIsCounted",
-			"if err := s.ask(ctx, items); err != nil { return \"\", err }\nitems = choose(items, func(it *item) bool { return !it.out })",
+			"if err := s.ask(ctx, items); err != nil { return \"\", err }\n"+
+				"items = choose(items, func(it *item) bool { return !it.out })",
 			`for _, it := range items {
 				it.fetched, it.look = true, s.lookOf(it.id, &Response{Date: s.began})
 				it.look.Missing = true
@@ -44,7 +50,8 @@ func reconcileMutants() []mutant {
 		one("reads an object again before the reason to read it is past", "Refetch_reasonNotPast",
 			"if wait := h.early(one); wait > 0 {", "if wait := h.early(one); wait > lastWait {"),
 		one("reads an object again in the very second of the reason to read it", "Refetch_reasonNotPast",
-			"begin := time.UnixMicro(one.after).Add(time.Second + h.source.Caller.Longest() + h.source.Reader.Lag())", "begin := time.UnixMicro(one.after)"),
+			"begin := time.UnixMicro(one.after).Add(time.Second + h.source.Caller.Longest() + h.source.Reader.Lag())",
+			"begin := time.UnixMicro(one.after)"),
 		one("makes more calls than the rate budget has", "NoSecondHas",
 			"t.tokens >= 1 AND b.blocked_until <= t.now AND", "b.blocked_until <= t.now AND"),
 		one("calls an API that has asked to be left alone", "OneThrottled|AnAccountThatIsBlocked",

@@ -8,10 +8,12 @@ func replayMutants() []mutant {
 	}
 	return []mutant{
 		one("replays events beyond its bound", "internal/replay ReplayBesideWriters",
-			"processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound,", "processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound + 1<<62,"),
+			"processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound,",
+			"processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound + 1<<62,"),
 		one("moves the cursor of a replay before it applies the events", "internal/replay FaultsBetween",
 			"began := time.Now()\nif len(c.IDs) > 0 {",
-			"began := time.Now()\nif status, err := w.hold.Advance(ctx, c.End); err != nil || status != runs.Running { return status, err }\nif len(c.IDs) > 0 {"),
+			"began := time.Now()\nif status, err := w.hold.Advance(ctx, c.End); err != nil || status != runs.Running { "+
+				"return status, err }\nif len(c.IDs) > 0 {"),
 		one("forgets what a retry had in hand when its process ends", "internal/replay RetryGoesOn",
 			"if err := w.hold.Keep(ctx, c.IDs); err != nil {\nreturn \"\", err\n}", "w.hold.Hand = c.IDs"),
 		one("keeps staged rows of an earlier rebuild", "internal/rebuild ClearingIsLocked",
