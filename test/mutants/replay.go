@@ -16,7 +16,7 @@ func replayMutants() []mutant {
 				"return status, err }\nif len(c.IDs) > 0 {"),
 		one("forgets what a retry had in hand when its process ends", "internal/replay RetryGoesOn",
 			"if err := w.hold.Keep(ctx, c.IDs); err != nil {\nreturn \"\", err\n}", "w.hold.Hand = c.IDs"),
-		one("keeps staged rows of an earlier rebuild", "internal/rebuild ClearingIsLocked",
+		one("keeps staged rows of an earlier rebuild", "internal/rebuild WhoHasLostTheRunNeither",
 			"if w.hold.Cursor == 0 {\nif err := w.clear(ctx); err != nil {\nreturn \"\", err\n}", "if w.hold.Cursor == 0 {"),
 		one("swaps without what came just before its lock", "internal/rebuild SwapContains",
 			"if err := w.catchUpHeld(ctx); err != nil {\nreturn err\n}\nreturn w.write(held, tx)", "return w.write(held, tx)"),
