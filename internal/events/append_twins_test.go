@@ -73,3 +73,31 @@ func TestTwinsInOneBatch(t *testing.T) {
 		t.Errorf("%d conflicts kept, want 2", n)
 	}
 }
+
+// An event belongs to its source: another source's event with the same id is another event.
+func TestAppend_idOfAnotherSource_isNoDuplicate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"other": "shopify"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := func(key string) events.Delivery {
+		d := b.delivery("of the other", key)
+		d.Source = known.Number["other"]
+		return d
+	}
+	stored := b.append(t, b.delivery("of the shop", "a"))
+	stored = append(stored, b.append(t, other("a"))...)                                 // an earlier commit has the id
+	stored = append(stored, b.append(t, b.delivery("of the shop", "b"), other("b"))...) // its own batch has it
+	for i, r := range stored {
+		if r[0].Duplicate || r[0].Conflict {
+			t.Errorf("append %d: %+v, want a new event", i, r[0])
+		}
+	}
+	for i, r := range b.append(t, other("a"), other("b")) {
+		if want := stored[2*i+1][0].ID; r[0].ID != want || !r[0].Duplicate || r[0].Conflict {
+			t.Errorf("again: %+v, want a duplicate of event %d", r[0], want)
+		}
+	}
+}

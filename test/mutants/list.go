@@ -6,9 +6,13 @@ import "slices"
 func mutants() []mutant {
 	return slices.Concat(
 		versioningMutants(),
+		eventMutants(),
+		ingestMutants(),
+		signatureMutants(),
 		processorMutants(),
 		reconcileMutants(),
 		replayMutants(),
 		redactionMutants(),
+		adminMutants(),
 	)
 }

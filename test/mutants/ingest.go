@@ -1,0 +1,39 @@
+package main
+
+// ingestMutants break the gateway: when it answers 200, what it keeps while PostgreSQL is away, and which limits senders have.
+func ingestMutants() []mutant {
+	const group = "ingest"
+	one := func(name, tests, old, replacement string) mutant {
+		return mutant{group, name, []edit{{old, replacement}}, []string{tests}}
+	}
+	return []mutant{
+		one("answers 200 although the append failed", "internal/ingest FailingCommit|Refused|PostgresGone",
+			"for _, w := range batch {\nw.answered(result{err: err})\n}", "for _, w := range batch {\nw.answered(result{})\n}"),
+		one("answers 200 when the wait for the commit ends without one", "internal/ingest Slow|Hang|Queue",
+			"if !answered {\nreturn w, errUnavailable\n}", "if !answered {\nv.result = \"accepted\"\nreturn w, nil\n}"),
+		one("answers 200 to a refused direct delivery of which nothing is stored", "internal/ingest Direct",
+			"if w.delivery.Refused(receipts[i]) {\nw.answered(result{err: conflicting(receipts[i])})\ncontinue\n}\n", ""),
+		one("stores a part of a direct delivery that it refuses", "internal/events Exact",
+			"if slices.ContainsFunc(rows, func(r row) bool { return r.receipt.Conflict }) {\nreturn nil\n}\nreturn tx.Commit(ctx)", "return tx.Commit(ctx)"),
+		one("drops an acknowledged direct delivery from the spool because its key was used", "internal/ingest Direct",
+			"if d.Bodies != nil {\nd.Body = nil\n}\nd.Exact = false\n", "if d.Bodies != nil {\nd.Body = nil\n}\n"),
+		one("acknowledges a delivery before the spool is on the disk", "internal/spool",
+			"if err := g.file.Sync(); err != nil {\nreturn fmt.Errorf(\"sync %s: %w\", g.name, err)\n}\n", ""),
+		one("forgets the deliveries of the spool that the log refused once", "internal/spool",
+			"if err := take(batch); err != nil {\n*g.read = before\nreturn err\n}", "if err := take(batch); err != nil {\nreturn err\n}"),
+		one("removes a file of the spool to which a delivery was added meanwhile", "internal/spool",
+			"case g.end != end:\nreturn false, false\ncase s.active != g:", "case s.active != g:"),
+		one("removes a damaged file of the spool", "internal/spool",
+			"bad := g.read == nil || g.read.lost > 0 || g.read.torn || !errors.Is(why, io.EOF)", "bad := g.read == nil || !errors.Is(why, io.EOF)"),
+		one("keeps verified bodies in memory beyond its bound", "internal/ingest Memory|Share",
+			"if !v.memory.grow(int64(cap(d.Body))) {\nreturn errFull\n}", "v.memory.grow(int64(cap(d.Body)))"),
+		one("lets forged deliveries use up the rate of a source", "internal/ingest Rate",
+			"if !v.ep.limit.open(v.began) {", "if !v.ep.limit.take(v.began) {"),
+		one("reads a body whose announced length is over the limit", "internal/ingest Body|Bodies",
+			"if req.ContentLength > v.ep.MaxBody {\nreturn nil, errTooLarge\n}\n", ""),
+		one("believes an address in X-Forwarded-For that no proxy wrote", "internal/ingest Sender|AllowFrom",
+			"addr := address(req.RemoteAddr)\nif !among(s.TrustedProxies, addr) {\nreturn addr\n}\n", "addr := address(req.RemoteAddr)\n"),
+		one("takes the question whether an address is ours for a delivery", "internal/ingest Challenge|Method",
+			"case method == http.MethodPost:\nreturn s.receive(c, v)", "case method != http.MethodHead:\nreturn s.receive(c, v)"),
+	}
+}
