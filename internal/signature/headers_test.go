@@ -1,6 +1,9 @@
 package signature_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"strings"
 	"testing"
@@ -130,6 +133,38 @@ func TestAnySecretOfSeveral(t *testing.T) {
 	}
 }
 
+// Remembered secrets stay apart: each proves what it made and nothing else, in any order.
+func TestKeys_severalSecrets_stayApart(t *testing.T) {
+	t.Parallel()
+	r := request("X-Dated", "t=1700000000,v1="+datedSum)
+	r.Keys = new(signature.Keys)
+	another, right := []byte("another"), []byte(datedKey)
+	for range 2 {
+		if _, err := dated.Verify([][]byte{another}, r, tolerance); problem(err) != signature.Wrong {
+			t.Errorf("another secret: %v", err)
+		}
+		if m, err := dated.Verify([][]byte{another, right}, r, tolerance); err != nil || m.Secret != 1 {
+			t.Errorf("both secrets: %+v, %v", m, err)
+		}
+	}
+}
+
+// Everyone can sign with an empty key, which is all that a bare prefix holds.
+func TestVerify_secretThatHoldsNoKey_provesNothing(t *testing.T) {
+	t.Parallel()
+	prefixed := bare
+	prefixed.Key.Strip = []string{"whsec_"}
+	mac := hmac.New(sha256.New, nil)
+	mac.Write([]byte(body))
+	r := request("X-Bare", base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	if _, err := prefixed.Verify([][]byte{[]byte("whsec_")}, r, tolerance); problem(err) != signature.Wrong {
+		t.Errorf("verify: %v", err)
+	}
+	if err := prefixed.CheckSecret([]byte("whsec_")); err == nil {
+		t.Error("a prefix alone is taken for a secret")
+	}
+}
+
 func TestErrorsHoldNoRightSignature(t *testing.T) {
 	t.Parallel()
 	r := request("X-Dated", "t=1700000000,v1=00")
@@ -149,6 +184,23 @@ func TestFreshness(t *testing.T) {
 		r.ReceivedAt = time.Unix(signedAt, 0).Add(age)
 		if _, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance); problem(err) != want {
 			t.Errorf("age %s: %v, want problem %d", age, err, want)
+		}
+	}
+}
+
+// The tolerance that a source sets counts in place of the scheme's, be it longer or shorter.
+func TestVerify_tolerance_isTheSourcesBeforeTheSchemes(t *testing.T) {
+	t.Parallel()
+	minute := dated
+	minute.Timestamp = &signature.Clock{From: signature.MustRef("item:t"), Tolerance: time.Minute}
+	for given, counts := range map[time.Duration]time.Duration{0: time.Minute, time.Second: time.Second, time.Hour: time.Hour} {
+		for _, age := range []time.Duration{counts, counts + 1} {
+			r := request("X-Dated", "t=1700000000,v1="+datedSum)
+			r.ReceivedAt = time.Unix(signedAt, 0).Add(age)
+			_, err := minute.Verify([][]byte{[]byte(datedKey)}, r, given)
+			if want := map[bool]signature.Problem{true: signature.Stale}[age > counts]; problem(err) != want {
+				t.Errorf("tolerance %s, age %s: %v, want problem %d", given, age, err, want)
+			}
 		}
 	}
 }

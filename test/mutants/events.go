@@ -27,7 +27,7 @@ func eventMutants() []mutant {
 			"for _, r := range rows {\nreceipts[r.delivery][0] = r.receipt\n}\nfor i := range batch {"),
 		one("stores the body of one delivery of a batch and of no other", "Append|Share|Bodies|Columns",
 			"min(k.id) OVER (PARTITION BY d.delivery) AS delivery_id", "min(k.id) OVER () AS delivery_id"),
-		one("acknowledges a duplicate that the standby does not have", "Standby",
+		one("acknowledges a duplicate that the standby does not have", "ADuplicateWaits",
 			"if (fresh || !unsure) && !conflicts {", "if (fresh || unsure) && !conflicts {"),
 		one("refuses all events of a day for which no partition was made", "Mends",
 			"if noPartition(err) {\nreturn EnsurePartitions(ctx, conn, 2*24*time.Hour)\n}\n", ""),
