@@ -17,7 +17,8 @@ func adminMutants() []mutant {
 			"Scope: who + \" \" + c.Request().Method + \" \" + c.Path()", "Scope: c.Request().Method + \" \" + c.Path()"),
 		one("answers another request under a used idempotency key with the first answer", "internal/admin Key",
 			"idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)", "idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery))"),
-		one("redacts without a reason", "internal/admin Redact",
-			"if by.Reason == \"\" {\nreturn 0, fmt.Errorf(\"%w: say why with a reason: it is all that will be left\", events.ErrInvalid)\n}\n", ""),
+		one("redacts an object without a reason", "internal/admin Redact",
+			"if by.Reason == \"\" {\nreturn 0, fmt.Errorf(\"%w: say why with a reason: it is all that will be left\", events.ErrInvalid)\n}",
+			"if by.Reason == \"\" && expected == 0 {\nreturn 0, fmt.Errorf(\"%w: say why with a reason: it is all that will be left\", events.ErrInvalid)\n}"),
 	}
 }
