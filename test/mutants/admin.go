@@ -17,8 +17,7 @@ func adminMutants() []mutant {
 			"Scope: who + \" \" + c.Request().Method + \" \" + c.Path()", "Scope: c.Request().Method + \" \" + c.Path()"),
 		one("answers another request under a used idempotency key with the first answer", "internal/admin Key",
 			"idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)", "idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery))"),
-		one("redacts an object without a reason", "internal/admin Redact",
-			"if by.Reason == \"\" {\nreturn 0, fmt.Errorf(\"%w: say why with a reason: it is all that will be left\", events.ErrInvalid)\n}",
-			"if by.Reason == \"\" && expected == 0 {\nreturn 0, fmt.Errorf(\"%w: say why with a reason: it is all that will be left\", events.ErrInvalid)\n}"),
+		one("gives up a spool and its deliveries without a reason", "internal/admin Spools",
+			"if by.Reason == \"\" {\nq.fail(\"say why with a reason: what is in the spool is lost with it, and the audit keeps who said so\")\n}\n", ""),
 	}
 }
