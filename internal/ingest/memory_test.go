@@ -1,11 +1,15 @@
 package ingest_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,6 +56,59 @@ func TestBodiesInMemoryAreBounded(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// started is a body that tells of its first read, and has nothing to read before it is released.
+type started struct {
+	io.Reader
+	began func()
+	going <-chan struct{}
+}
+
+func (s *started) Read(b []byte) (int, error) {
+	s.began()
+	<-s.going
+	return s.Reader.Read(b)
+}
+
+// Bodies that fit when they begin, each alone, are counted again when they are verified.
+func TestServer_bodiesThatArriveTogether_areBounded(t *testing.T) {
+	t.Parallel()
+	const size, fit = 100_000, 2
+	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = 2*size*fit + size/2 })
+	handler, going, answers := b.server.Handler(), make(chan struct{}), make(chan int, fit+1)
+	var begun sync.WaitGroup
+	for n := range fit + 1 {
+		text := fmt.Sprintf(`{"id":"evt_%d"}`, n)
+		d := b.sign(t, "stripe", provider.Sample{Body: []byte(text + strings.Repeat(" ", size-len(text)))})
+		begun.Add(1)
+		req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe", &started{bytes.NewReader(d.Body), sync.OnceFunc(begun.Done), going})
+		req.Header, req.ContentLength = d.Header.Clone(), size
+		go func() {
+			res := httptest.NewRecorder()
+			handler.ServeHTTP(res, req)
+			answers <- res.Code
+		}()
+	}
+	begun.Wait()
+	close(going)
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if n := int(b.gauge(t, "postern_queue_deliveries", "stripe")) + len(answers); n != fit+1 {
+			return fmt.Errorf("%d of %d are decided", n, fit+1)
+		}
+		return nil
+	})
+	if len(answers) != 1 {
+		t.Errorf("%d refused, want the one that does not fit", len(answers))
+	}
+	b.run(t)
+	codes := map[int]int{}
+	for range fit + 1 {
+		codes[<-answers]++
+	}
+	if codes[http.StatusOK] != fit || codes[http.StatusServiceUnavailable] != 1 {
+		t.Errorf("answers %v", codes)
+	}
 }
 
 // What is kept of a refused body must not hold the rest of it in memory.

@@ -23,7 +23,7 @@ func ingestMutants() []mutant {
 			"if err := take(batch); err != nil {\n*g.read = before\nreturn err\n}", "if err := take(batch); err != nil {\n_ = before\nreturn err\n}"),
 		one("removes a damaged file of the spool", "internal/spool Damaged|damaged|Flipped",
 			"bad := g.read == nil || g.read.lost > 0 || g.read.torn || !errors.Is(why, io.EOF)", "bad := g.read == nil || !errors.Is(why, io.EOF)"),
-		one("keeps verified bodies in memory beyond its bound", "internal/ingest BodiesInMemory",
+		one("keeps verified bodies in memory beyond its bound", "internal/ingest ArriveTogether",
 			"if !v.memory.grow(int64(cap(d.Body))) {\nreturn errFull\n}", "v.memory.grow(int64(cap(d.Body)))"),
 		one("lets forged deliveries use up the rate of a source", "internal/ingest Rate",
 			"if !v.ep.limit.open(v.began) {", "if !v.ep.limit.take(v.began) {"),
