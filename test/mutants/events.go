@@ -12,7 +12,7 @@ func eventMutants() []mutant {
 			"(SELECT k.id FROM event_keys k WHERE k.key = d.key LIMIT 1) AS old"),
 		one("takes other content under a known id for a duplicate", "Conflict|Rendering",
 			"r.fingerprint, r.unsure = bytes.Clone(answer.Bytes(3)), answer.Bool(4)", "r.unsure = answer.Bool(4)"),
-		one("takes other content for another version of an event although nobody signs the version", "Conflict|Rendering|Forged",
+		one("takes other content for another version of an event although the version is unsigned", "Conflict|Rendering|Forged",
 			"case !r.receipt.Conflict || !e.VersionSigned:", "case !r.receipt.Conflict:"),
 		one("acknowledges a conflict and does not keep its content", "Conflict",
 			"if err := keepConflicts(ctx, conn, batch, rows); err != nil {\nreturn err\n}\n", ""),
