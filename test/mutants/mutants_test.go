@@ -84,3 +84,31 @@ func TestFind_renamedCode_hasTheSameShape(t *testing.T) {
 		}
 	}
 }
+
+// TestPage_everyMutant_hasItsRow: docs/mutants.md has a row for each mutant, which names what noticed it, and no others.
+func TestPage_everyMutant_hasItsRow(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "mutants.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]bool{}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, " | ")
+		if strings.HasPrefix(line, "| ") && len(cells) == 4 {
+			rows[strings.TrimPrefix(cells[0], "| ")+": "+cells[1]] = strings.Contains(cells[3], ": Test")
+		}
+	}
+	for _, m := range mutants() {
+		name := m.group + ": " + m.name
+		if !rows[name] {
+			t.Errorf("docs/mutants.md does not say which test noticed %q: go run ./test/mutants -only %q -o FILE", name, m.name)
+		}
+		delete(rows, name)
+	}
+	for name, row := range rows {
+		if row {
+			t.Errorf("docs/mutants.md has %q, which is no mutant", name)
+		}
+	}
+}
