@@ -1,49 +1,22 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"os"
-	"sync"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, programs.remove) }
+func TestMain(m *testing.M) { testkit.Main(m, programs.Remove) }
 
-// built are the programs of all tests of this process, built when the first asks for them.
-type built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-var programs built
-
-func (b *built) folder(ctx context.Context) (string, error) {
-	b.once.Do(func() {
-		var err error
-		if b.dir, err = os.MkdirTemp("", "postern-chaos-"); err == nil {
-			err = site.Build(ctx, b.dir, append(site.Daemons(), site.Tools()...))
-		}
-		b.err = err
-	})
-	return b.dir, b.err
-}
-
-func (b *built) remove() error {
-	if b.dir == "" {
-		return nil
-	}
-	return os.RemoveAll(b.dir)
-}
+// programs are those under test and their tools.
+var programs site.Programs
 
 // setup starts a site with sources of these settings, and prepares a run in it.
 func setup(t *testing.T, settings string) *run {
 	t.Helper()
-	bin, err := programs.folder(context.Background())
+	bin, err := programs.Folder()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,41 +100,6 @@ func (b *testBundle) checkPromises(t *testing.T, log map[string]stored) {
 	}
 }
 
-// checkOrigins: nothing is in the log that was not sent by someone who could prove it, and forgeries are bounded.
-func (b *testBundle) checkOrigins(t *testing.T, m *mixture, log map[string]stored) {
-	t.Helper()
-	sent := map[string][][]byte{}
-	forged := 0
-	for _, s := range m.all {
-		if s.refused {
-			forged++
-			continue
-		}
-		at := s.source + " " + m.key(s.source, s.delivery)
-		sent[at] = append(sent[at], s.delivery.Body)
-	}
-	for at, s := range log {
-		known := false
-		for _, body := range sent[at] {
-			known = known || bytes.Equal(body, s.Body)
-		}
-		if !known {
-			t.Errorf("%s is stored with a body that nobody sent", at)
-		}
-	}
-	for source, keys := range m.forged {
-		for _, key := range keys {
-			if _, ok := log[source+" "+key]; ok {
-				t.Errorf("the forgery %s %s is stored", source, key)
-			}
-		}
-	}
-	var kept int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM rejections`).Scan(&kept); err != nil || kept == 0 || kept > mostRejections*len(doors) {
-		t.Errorf("%d of %d forgeries kept, %v", kept, forged, err)
-	}
-}
-
 // checkMirror makes every object of the log by the pure rule and compares with the table, and statuses that do not depend
 // on the order with the ledger.
 func (b *testBundle) checkMirror(t *testing.T, log map[string]stored) {

@@ -89,7 +89,7 @@ func (i *instance) send(t *testing.T) object {
 // Two instances side by side: each has its own state, keeps it over a restart, and stops when asked.
 func TestDevInstances(t *testing.T) {
 	t.Parallel()
-	bin := build(t, "postern")
+	bin := build(t)
 	closed := t.TempDir() // its owner's alone: where that is root, PostgreSQL's account cannot enter
 	open, err := os.MkdirTemp("", "postern-dev-")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // TestTopOnATerminal does the same for standard output.
 func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 	t.Parallel()
-	bin := build(t, "postern", "gateway", "processor")
+	bin := build(t)
 	const obeyed, want = "\u009b\u202e", `\u009b\u202e`
 	// No spool is kept in /tmp: a log line says so and names the folder. Nothing listens at port 1,
 	// so the program ends.

@@ -1,7 +1,6 @@
 package endtoend_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,19 +37,19 @@ type testBundle struct {
 	daemons map[string]*process
 }
 
-// setup starts both daemons; more are other programs that the test needs.
-func setup(t *testing.T, all []sent, more ...string) *testBundle {
+// setup starts both daemons.
+func setup(t *testing.T, all []sent) *testBundle {
 	t.Helper()
-	b := prepare(t, all, more...)
+	b := prepare(t, all)
 	b.start(t, "gateway")
 	b.start(t, "processor")
 	return b
 }
 
 // prepare is setup before the daemons start.
-func prepare(t *testing.T, all []sent, more ...string) *testBundle {
+func prepare(t *testing.T, all []sent) *testBundle {
 	t.Helper()
-	b := &testBundle{bin: build(t, append([]string{"gateway", "processor"}, more...)...), db: testkit.Database(t), nats: testkit.JetStream(t), clients: newClients(all), daemons: map[string]*process{}}
+	b := &testBundle{bin: build(t), db: testkit.Database(t), nats: testkit.JetStream(t), clients: newClients(all), daemons: map[string]*process{}}
 	b.config = filepath.Join(t.TempDir(), "postern.yaml")
 	text := fmt.Sprintf(settings, b.db.URL, b.nats.URL, mostRejections, stripeSecret, shop, shopifySecret)
 	if err := os.WriteFile(b.config, []byte(text), 0o600); err != nil {
@@ -77,44 +76,6 @@ func (b *testBundle) kill(t *testing.T, daemons ...string) {
 	}
 	for _, d := range daemons {
 		b.start(t, d)
-	}
-}
-
-// Gateway and processor are killed while deliveries of every kind come in. In the end the log holds what was acknowledged,
-// each event has its outcome, and the mirror is what the rule makes of the log.
-func TestKilledDaemonsLoseNothing(t *testing.T) {
-	t.Parallel()
-	seed := testkit.Seed(t)
-	m := mix(t, seed, 1, 80)
-	b := setup(t, m.all)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	done := make(chan struct{})
-	go func() { defer close(done); b.clients.send(ctx, 12) }()
-	for i, step := range []func(){
-		func() { b.kill(t, "gateway") },
-		func() { b.kill(t, "processor") },
-		func() { b.nats.Restart(t) },
-		func() { b.kill(t, "gateway", "processor") },
-	} {
-		b.after(t, done, len(m.all)*(i+1)/6)
-		step()
-	}
-	<-done
-	if left := len(b.clients.next); left > 0 {
-		t.Fatalf("%d deliveries are not sent yet", left)
-	}
-	for _, w := range b.clients.wrong {
-		t.Error(w)
-	}
-	t.Logf("%d deliveries, %d acknowledged, %d tries again", len(m.all), len(b.clients.promises), b.clients.retries)
-	b.everyEventHasAnOutcome(t)
-	stored := b.readLog(t)
-	b.checkPromises(t, stored)
-	b.checkOrigins(t, m, stored)
-	b.checkMirror(t, stored)
-	for _, name := range []string{"gateway", "processor"} {
-		b.daemons[name].interrupt(t)
 	}
 }
 

@@ -2,24 +2,23 @@
 package endtoend_test
 
 import (
-	"os/exec"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) { testkit.Main(m, programs.Remove) }
 
-// build makes programs of cmd/ and returns the folder they are in.
-func build(t *testing.T, programs ...string) string {
+// programs are those of cmd/, built when the first test asks for them.
+var programs site.Programs
+
+// build returns the folder that the programs are in.
+func build(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	args := []string{"build", "-o", dir}
-	for _, p := range programs {
-		args = append(args, "github.com/postern-gateway/postern/cmd/"+p)
-	}
-	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
-		t.Fatalf("build %v: %v\n%s", programs, err, out)
+	dir, err := programs.Folder()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }

@@ -61,14 +61,12 @@ type mixture struct {
 	t    *testing.T
 	rand *rand.Rand
 	all  []sent
-	// forged are keys that were never sent in a delivery that could be believed.
-	forged map[string][]string
 }
 
 // mix makes lives of some objects of each kind, numbered from the first on.
 func mix(t *testing.T, seed uint64, first, objects int) *mixture {
 	t.Helper()
-	m := &mixture{t: t, rand: rand.New(rand.NewPCG(seed, 1)), forged: map[string][]string{}}
+	m := &mixture{t: t, rand: rand.New(rand.NewPCG(seed, 1))}
 	for source, lives := range stories {
 		for n := range objects {
 			for _, life := range lives {
@@ -138,7 +136,6 @@ func (m *mixture) tamper(source string, s provider.Sample) {
 	d := m.add(source, s)
 	d.Body = append(bytes.Clone(d.Body), ' ')
 	m.all[len(m.all)-1].refused = true
-	m.forged[source] = append(m.forged[source], m.key(source, d))
 }
 
 // wrongShop sends a delivery of a shop that the source does not take; what has no shop is sent as it is.
@@ -149,7 +146,6 @@ func (m *mixture) wrongShop(s provider.Sample, source string) {
 	}
 	d.Header.Set("X-Shopify-Shop-Domain", "another.myshopify.com")
 	m.all[len(m.all)-1].refused = true
-	m.forged[source] = append(m.forged[source], m.key(source, d))
 }
 
 // conflict sends two bodies under one key; which of them is the event is a matter of arrival.
@@ -164,18 +160,4 @@ func (m *mixture) conflict(source string, s provider.Sample) {
 func (m *mixture) garble(source string, n, step int) {
 	d := m.add(source, provider.Sample{Type: "orders/create", Body: fmt.Appendf(nil, `{"id": "garbled %d %d`, n, step)})
 	d.Header.Del("X-Shopify-Webhook-Id")
-}
-
-// key names the event of a delivery as the gateway must.
-func (m *mixture) key(source string, d *provider.Delivery) string {
-	m.t.Helper()
-	believed := &provider.Delivery{Header: d.Header.Clone(), Body: d.Body, ReceivedAt: time.Now()}
-	if source == "shop" {
-		believed.Header.Set("X-Shopify-Shop-Domain", shop)
-	}
-	evs, err := doors[source].provider.Identify(doors[source].source, believed)
-	if err != nil || len(evs) != 1 {
-		m.t.Fatalf("identify: %v, %v", evs, err)
-	}
-	return evs[0].Key
 }

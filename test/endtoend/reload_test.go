@@ -42,7 +42,7 @@ func (p *process) hangup(t *testing.T) {
 // and stops in order afterwards.
 func TestHangupReloads(t *testing.T) {
 	t.Parallel()
-	bin := build(t, "gateway", "processor", "postern")
+	bin := build(t)
 	for name, c := range map[string]struct {
 		program string
 		args    []string

@@ -24,7 +24,7 @@ func TestKilledProcessorsRetain(t *testing.T) {
 	t.Parallel()
 	seed := testkit.Seed(t)
 	old, meanwhile := mix(t, seed, 1, 40), mix(t, seed+1, 41, 20)
-	b := prepare(t, nil, "postern")
+	b := prepare(t, nil)
 	now := time.Now().UTC()
 	b.clock(t, now.Sub(now.Truncate(24*time.Hour).Add(-60*time.Hour))) // to a noon, so that all is of one day
 	b.start(t, "gateway")

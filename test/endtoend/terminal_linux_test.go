@@ -16,7 +16,7 @@ import (
 // A SIGHUP reloads what runs in a terminal, too; but when the terminal closes, the instance stops in order and leaves nothing behind.
 func TestClosedTerminalStopsDev(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(build(t, "postern"), "postern")
+	program := filepath.Join(build(t), "postern")
 	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
 	put(t, file, fmt.Sprintf(settings, testkit.Database(t).URL, testkit.JetStream(t).URL, mostRejections, stripeSecret, shop, shopifySecret))
 	window := newTerminal(t, 80, 24)

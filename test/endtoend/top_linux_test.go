@@ -84,7 +84,7 @@ func (c *terminal) settings(t *testing.T) *unix.Termios {
 // On a terminal top takes the screen, fits it, and gives it back as it was, however it ends.
 func TestTopOnATerminal(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(build(t, "postern"), "postern")
+	program := filepath.Join(build(t), "postern")
 	for name, end := range map[string]func(*terminal, *os.Process) error{
 		"q":       func(c *terminal, _ *os.Process) error { _, err := c.master.WriteString("q"); return err },
 		"ctrl-c":  func(c *terminal, _ *os.Process) error { _, err := c.master.WriteString("\x03"); return err },

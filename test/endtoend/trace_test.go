@@ -91,7 +91,7 @@ func attribute(s *tracepb.Span, name string) string {
 // One event can be followed from the POST to its outcome under one trace, and what was not sent yet is at the stop.
 func TestTraceFollowsAnEvent(t *testing.T) {
 	t.Parallel()
-	bin := build(t, "postern")
+	bin := build(t)
 	c := newTraces(t)
 	i := newInstance(t, bin, filepath.Join(t.TempDir(), "state"))
 	// The collector is told nothing before the stop.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -55,6 +56,26 @@ func Build(ctx context.Context, dir string, programs []string, flags ...string) 
 	}
 	return nil
 }
+
+// Programs are all programs, built once for a test binary, whose end removes them.
+type Programs struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// Folder returns where they are. The first who asks builds them.
+func (p *Programs) Folder() (string, error) {
+	p.once.Do(func() {
+		if p.dir, p.err = os.MkdirTemp("", "postern-programs-"); p.err == nil {
+			p.err = Build(context.Background(), p.dir, append(Daemons(), Tools()...))
+		}
+	})
+	return p.dir, p.err
+}
+
+// Remove removes the folder, if there is one.
+func (p *Programs) Remove() error { return os.RemoveAll(p.dir) }
 
 // Options say what is different in a site.
 type Options struct {
