@@ -81,6 +81,7 @@ func TestReconcile(t *testing.T) {
 	b.run(t, "drift", "show").want(t, 0, "Nothing is proven complete.", "")
 	stop := b.reconciles(t, false)
 	b.run(t, "reconcile", "stripe").want(t, 1, "failed", "the source has no section api in the configuration of the processor that took the run")
+	b.run(t, "runs", "watch", "1").want(t, 1, "failed", "") // else the next process may carry it out
 	stop()
 	b.reconciles(t, true)
 	dry := b.run(t, "reconcile", "stripe", "--dry-run")
