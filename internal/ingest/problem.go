@@ -3,7 +3,9 @@ package ingest
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -97,6 +99,17 @@ func (p *problem) reply(hangUp bool) *provider.Reply {
 	return &provider.Reply{Status: p.Status, ContentType: "application/problem+json", Header: h, Body: append(body, '\n')}
 }
 
+// lingerAfter makes net/http end the connection in order after the response: it sends FIN and
+// waits 500 ms before it closes. Without it, net/http closes at once where the request has
+// "Connection: close" and its body is unread, and the reset that follows can destroy the response
+// before the sender has read it. It does nothing for any other request.
+func lingerAfter(w http.ResponseWriter, req *http.Request) {
+	if req.Close && req.ContentLength != 0 {
+		// A reader that exceeds its limit is the only way to ask net/http for this. Its error is expected.
+		_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
+	}
+}
+
 // fail is echo's error handler, for requests to no source: there is nobody to count them for.
 func (s *Server) fail(err error, c echo.Context) {
 	p := problemOf(err)
@@ -108,6 +121,7 @@ func (s *Server) fail(err error, c echo.Context) {
 		s.Logger.Log(req.Context(), level, "request refused", "method", shortened(req.Method), "path", shortened(req.URL.Path), "result", p.outcome, "status", p.Status, "remote", s.remote(req, s.sender(req)), "more_since", more)
 	}
 	if !c.Response().Committed {
+		lingerAfter(c.Response().Writer, req)
 		_ = new(visit).write(c, p.reply(unbounded(req)))
 	}
 }

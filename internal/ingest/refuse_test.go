@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -123,6 +124,31 @@ func TestBodyOverTheLimitIsRefusedUnread(t *testing.T) {
 	closed(t, conn)
 	if n := b.counter(t, "postern_deliveries_total", "source=stripe", "result=too_large"); n != 2 {
 		t.Errorf("%v counted", n)
+	}
+}
+
+// Senders without keep-alive must get the status, too: a reset may reach them before they have read it.
+func TestReject_unreadBodyOfLastRequest_connectionEndsInOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for name, head := range map[string]string{
+		"body too large":    "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
+		"chunked too large": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nTransfer-Encoding: chunked",
+		"encoding":          "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000\nContent-Encoding: br",
+		"no such source":    "POST /webhooks/none HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
+		"no such route":     "POST /none HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			part := strings.Repeat(fmt.Sprintf("%x\r\n%s\r\n", 1<<16, strings.Repeat("x", 1<<16)), maxBody>>16+1)
+			a, conn := b.raw(t, head, strings.NewReader(part))
+			if a.status/100 != 4 {
+				t.Errorf("status %d, want 4xx", a.status)
+			}
+			if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("read after the response: %d bytes, %v; want the end of the stream", n, err)
+			}
+		})
 	}
 }
 

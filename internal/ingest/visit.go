@@ -75,6 +75,9 @@ func (s *Server) door(c echo.Context) error {
 		p := problemOf(err)
 		v.result, reply = p.outcome, p.reply(!v.read && unbounded(req))
 		challenged(p, v.ep, reply)
+		if !v.read {
+			lingerAfter(c.Response().Writer, req)
+		}
 	}
 	s.told(c, v, reply, err)
 	return v.write(c, reply)

@@ -70,8 +70,12 @@ func (c *senders) deliver(ctx context.Context, sender int, s sent) {
 		if err == nil && c.answered(s, e, status, body) {
 			return
 		}
-		c.retries.Add(1)
-		c.failed(fmt.Sprintf("%s %s: status %d: %s (%v)", s.source, s.key, status, body, err))
+		// A server may close a connection while a body that it rejected is still being sent (RFC 9112, 9.6).
+		if err == nil || s.must != tooLarge {
+			c.retries.Add(1)
+			c.failed(fmt.Sprintf("%s %s of %d bytes: status %d: %s (%v)",
+				s.source, s.key, len(s.delivery.Body), status, body, err))
+		}
 		select {
 		case <-time.After(retryAfter):
 		case <-ctx.Done():
