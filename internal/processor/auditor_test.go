@@ -3,9 +3,11 @@ package processor_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -86,41 +88,6 @@ func (w *world) reconnected(t *testing.T) {
 	})
 }
 
-// Hours of events that no server took are published in bounded passes, each once.
-func TestAuditorWorksOffABacklog(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages = 1000 })
-	w.nats.Stop(t)
-	for hours := 5; hours >= 1; hours-- {
-		w.clock(t, fmt.Sprintf("-%d h", hours))
-		w.append(t, w.simple(500)...)
-	}
-	w.clock(t, "0 h")
-	r := newReads()
-	p := w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.AuditAge = time.Minute }})
-	w.nats.Restart(t)
-	most := uint64(0)
-	testkit.Eventually(t, patience, func() error {
-		if lag, err := w.conn.Lag(t.Context(), false); err == nil {
-			most = max(most, lag.Messages)
-		}
-		var n int
-		w.scan(t, `SELECT count(*) FROM outcomes`, &n)
-		if n < 2500 {
-			return fmt.Errorf("%d of 2500 have an outcome", n)
-		}
-		return nil
-	})
-	if most > 500 {
-		t.Errorf("%d messages waited, more than half the limit", most)
-	}
-	w.drained(t)
-	w.passes(t, 3)
-	if n, copies := p.audited(t), r.total(); n != 2500 || copies != 2500 {
-		t.Errorf("the auditor published %d events and %d copies were read; 2500 were lost", n, copies)
-	}
-}
-
 // With nobody to read, a backlog fills the stream to half its limit, and no further.
 func TestAuditorStopsAtHalfTheLimit(t *testing.T) {
 	t.Parallel()
@@ -128,11 +95,8 @@ func TestAuditorStopsAtHalfTheLimit(t *testing.T) {
 	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages, l.AckWait = 1000, 10*time.Minute })
 	total := 2000
 	w.append(t, w.simple(total)...)
-	_, err := w.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
+	w.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
 		SELECT id, 0, source, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1 FROM events ORDER BY id DESC LIMIT 300`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := newGate()
 	p := w.start(t, setting{provider: r})
 	w.passes(t, 20)
@@ -172,26 +136,13 @@ func TestCheckpointPassesOnlyOutcomes(t *testing.T) {
 	r := newGate()
 	evs := w.append(t, w.simple(50)...)
 	p := w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.StopWithin = 10 * time.Millisecond }})
-	testkit.Eventually(t, patience, func() error {
-		if n := p.audited(t); n < len(evs) {
-			return fmt.Errorf("%d published", n)
-		}
-		return nil
-	})
+	p.awaits(t, "postern_audited_events_total", "missing", float64(len(evs)))
 	w.passes(t, 3)
-	tx, err := w.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	tx := hold(t, w.db.Pool, `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`)
 	p.cancel() // nothing that it holds is committed any more
 	r.open()
 	p.stop(t)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	var without, cursor int64
 	w.scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`, &without)
 	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'auditor'`, &cursor)
@@ -224,31 +175,6 @@ func TestTwoAuditorsOnlyRepeat(t *testing.T) {
 	}
 }
 
-// Without the auditor what the stream lost stays without outcome: the tests above can fail.
-func TestWithoutAuditorEventsAreForgotten(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	off := w.start(t, setting{tune: func(s *processor.Settings) { s.AuditEvery, s.AuditAge = 24*time.Hour, 24*time.Hour }})
-	w.append(t, w.simple(20)...)
-	published := w.append(t, w.simple(20)...)
-	w.publish(t, published...)
-	var n int
-	testkit.Eventually(t, patience, func() error {
-		w.scan(t, `SELECT count(*) FROM outcomes`, &n)
-		if n < len(published) {
-			return fmt.Errorf("%d outcomes", n)
-		}
-		return nil
-	})
-	w.drained(t)
-	if w.scan(t, `SELECT count(*) FROM outcomes`, &n); n != 20 || off.audited(t) != 0 {
-		t.Errorf("%d outcomes, want those of the 20 published", n)
-	}
-	off.stop(t)
-	w.start(t, setting{})
-	w.outcomes(t, 40)
-}
-
 // The lease goes to another process when its holder no longer renews it.
 func TestLeaseMovesWhenTheHolderDies(t *testing.T) {
 	t.Parallel()
@@ -274,4 +200,90 @@ func TestLeaseMovesWhenTheHolderDies(t *testing.T) {
 	if name := holder(); name != t.Name()+"/second" || second.audited(t) != 10 {
 		t.Errorf("the lease is %s's; the second published %d", name, second.audited(t))
 	}
+}
+
+// A body that Postern would send but the server refuses travels as a claim check, so the event is applied.
+func TestAuditorSendsWhatTheServerTakes(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t, 128<<10)
+	evs := w.append(t, append(w.simple(10), filled("large", strings.Repeat("x", stream.MaxBody-1000)))...)
+	if n := len(evs[10].Body); n >= stream.MaxBody || n < 250<<10 {
+		t.Fatalf("the body is %d bytes long, must be just below %d", n, stream.MaxBody)
+	}
+	w.start(t, setting{})
+	w.outcomes(t, len(evs))
+	if status, reason, attempts := w.status(t, evs[10].ID); status != "applied" || attempts != 1 {
+		t.Errorf("the large event is %s after %d attempts: %s", status, attempts, reason)
+	}
+}
+
+// A message that no server takes holds up no other: what is missing is published, and failures that are due are tried.
+func TestRefusedMessageHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t, 16<<10)
+	long := w.delivery(strings.Repeat("é", 3500), filled("refused", "x")) // its key, in a header, is three times as long
+	must(t, errOf(events.Append(t.Context(), w.gateway, []events.Delivery{long})))
+	evs := w.append(t, w.simple(20)...)
+	w.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
+		SELECT unnest($1::bigint[]), 0, $2, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1`,
+		[]int64{evs[3].ID, evs[7].ID, evs[19].ID}, w.source)
+	p := w.start(t, setting{})
+	w.atLeast(t, len(evs), `SELECT count(*) FROM outcomes WHERE status = 'applied'`)
+	if n := p.metric(t, "postern_audited_events_total", "due"); n < 3 {
+		t.Errorf("%v due failures were published", n)
+	}
+	var outcomes int
+	if w.scan(t, `SELECT count(*) FROM outcomes`, &outcomes); outcomes != len(evs) {
+		t.Errorf("%d outcomes: what was to be refused was taken", outcomes)
+	}
+}
+
+// A stream that was rolled back while a message stays in hand: the lost event does not wait for that message.
+func TestRolledBackWithAMessageInHand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
+	pass := w.auditPass(t)
+	evs := w.append(t, w.simple(10)...)
+	w.publish(t, evs[0])
+	w.take(t, 1, func(stream.Event) {})
+	saved := w.nats.Save(t)
+	published := func() (n uint64) {
+		testkit.Eventually(t, patience, func() error {
+			lag, err := w.conn.Lag(t.Context(), false)
+			n = lag.Last
+			return err
+		})
+		return n
+	}
+	testkit.Eventually(t, patience, func() error { return pass(t.Context()) }) // until it is connected again
+	if n := published(); n < uint64(len(evs)) {
+		t.Fatalf("%d messages before the loss", n)
+	}
+	w.nats.RollBack(t, saved)
+	if n := published(); n != 1 {
+		t.Fatalf("%d messages after the loss", n)
+	}
+	// Which milliseconds a pass covers depends on when it asks; the message in hand would be waited for ten minutes long.
+	testkit.Eventually(t, patience, func() error {
+		if err := pass(t.Context()); err != nil {
+			return err
+		}
+		if n := published(); n < uint64(len(evs)) {
+			return fmt.Errorf("%d messages: what the stream lost is not published", n)
+		}
+		return nil
+	})
+}
+
+// Ids stand still while the database's clock catches up with where it was: what is not published does not wait for that.
+func TestClockStepsBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.start(t, setting{tune: func(s *processor.Settings) { s.AuditAge = time.Second }})
+	w.publish(t, w.append(t, w.simple(5)...)...)
+	w.outcomes(t, 5)
+	w.passes(t, 3)
+	w.clock(t, "-10 min")
+	w.append(t, w.simple(5)...)
+	w.outcomes(t, 10)
 }

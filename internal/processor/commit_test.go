@@ -27,13 +27,7 @@ func (b *testBundle) lockOf(key string) int64 {
 // locked holds the lock of an object until the returned function is called.
 func (b *testBundle) locked(t *testing.T, key string) (release func()) {
 	t.Helper()
-	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, b.lockOf(key)); err != nil {
-		t.Fatal(err)
-	}
+	tx := hold(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1)`, b.lockOf(key))
 	return func() {
 		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 			t.Error(err)
@@ -93,22 +87,13 @@ func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 func TestApply_objectLockedShared_waits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1)`, b.lockOf("a")); err != nil {
-		t.Fatal(err)
-	}
+	tx := hold(t, b.db.Pool, `SELECT pg_advisory_xact_lock_shared($1)`, b.lockOf("a"))
 	applied := make(chan error, 1)
 	go func() {
 		applied <- b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{thing(0, "a")})
 	}()
 	b.lockAwaited(t, applied)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	if err := <-applied; err != nil {
 		t.Error(err)
 	}
@@ -118,9 +103,7 @@ func TestApply_objectLockedShared_waits(t *testing.T) {
 func TestApply_commitFails_sendsNoChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	if _, err := w.db.Pool.Exec(t.Context(), crashSQL); err != nil {
-		t.Fatal(err)
-	}
+	w.db.Exec(t, crashSQL)
 	p := w.start(t, setting{tune: idle})
 	evs := w.append(t, w.simple(5)...)
 	w.db.Exec(t, `UPDATE crashing SET now = true`)
@@ -130,9 +113,7 @@ func TestApply_commitFails_sendsNoChange(t *testing.T) {
 		}
 	}
 	w.db.Exec(t, `UPDATE crashing SET now = false`)
-	if err := p.Apply(t.Context(), events.LiveRun, evs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Apply(t.Context(), events.LiveRun, evs))
 	w.follow(t).ends(t, w)
 	if n := w.changes(t); n != uint64(len(evs)) {
 		t.Errorf("the feed has %d messages for %d changes", n, len(evs))
@@ -145,33 +126,23 @@ func TestProcessor_outcomeNotCommitted_acknowledgesNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	evs := w.append(t, w.simple(1)...)
 	tx, err := w.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	key := versioning.ObjectKey(w.source, "", "thing", objectOf(t, evs[0]))
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1)`, key); err != nil {
-		t.Fatal(err)
-	}
+	execSQL(t, tx, `SELECT pg_advisory_xact_lock($1)`, key)
 	w.start(t, setting{tune: idle})
 	w.publish(t, evs...)
 	w.lockAwaited(t, nil)
 	consumer, err := w.jetStream(t).Consumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 20 { // an acknowledgement may take a moment to arrive
 		info, err := consumer.Info(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if info.NumAckPending != 1 {
 			t.Fatalf("%d messages wait for their acknowledgement, want 1", info.NumAckPending)
 		}
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	w.outcomes(t, 1)
 	w.drained(t)
 }
@@ -185,9 +156,7 @@ func TestApplyAlone_failsAgain_waitsTheNextTime(t *testing.T) {
 	e := thing(0, "e")
 	var got []time.Duration
 	for range waits {
-		if err := p.ApplyAlone(t.Context(), events.LiveRun, e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.ApplyAlone(t.Context(), events.LiveRun, e))
 		_, _, _, wait := b.shown(t, e.ID)
 		got = append(got, wait)
 		b.due(t)
@@ -206,9 +175,7 @@ func TestMaintain_oldChanges_keepsTheUnsent(t *testing.T) {
 		('{1}', '{a}', '{thing}', '{sent}', now() - interval '1 year', now() - interval '1 year', 1),
 		('{1}', '{a}', '{thing}', '{sent late}', now() - interval '1 year', now(), 2)`)
 	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.KeepChanges = time.Hour })
-	if err := processor.Maintained(t.Context(), p, b.db.Role(t, "maintenance")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, processor.Maintained(t.Context(), p, b.db.Role(t, "maintenance")))
 	got := b.db.Rows(t, `SELECT ids[1] FROM outbox ORDER BY batch`)
 	if !slices.Equal(got, []string{"unsent", "sent late"}) {
 		t.Errorf("the outbox has %q", got)
@@ -252,9 +219,7 @@ func TestApply_overwriteBesideALaterEvent_keepsTheEvent(t *testing.T) {
 	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj_1", Body: answer}, Date: began,
 		Settles: &provider.Settlement{Before: began, Who: "ada", Reason: "the webhooks were wrong"}}
 	body, err := l.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	overwrite := stream.Event{Source: "sim", Stored: provider.Stored{ID: 2, Key: "overwrite", Type: provider.LookType,
 		Origin: events.OriginReconcile, ReceivedAt: began.Add(time.Second), Body: body}}
 	apply(t, p, []stream.Event{says(3, "obj_1", "C", 300), overwrite})
@@ -269,27 +234,16 @@ func TestSender_changeRefused_sendsItAgain(t *testing.T) {
 	w := newWorld(t, nil)
 	js := w.jetStream(t)
 	feed, err := js.Stream(t.Context(), stream.ChangesStream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	takes := feed.CachedInfo().Config
 	refuses := takes
 	refuses.MaxMsgSize = 10
-	if _, err := js.UpdateStream(t.Context(), refuses); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(js.UpdateStream(t.Context(), refuses)))
 	p := w.start(t, setting{tune: func(s *processor.Settings) { idle(s); s.SweepAfter = 200 * time.Millisecond }})
 	w.publish(t, w.append(t, w.simple(5)...)...)
 	w.outcomes(t, 5)
-	testkit.Eventually(t, patience, func() error {
-		if n := p.metric(t, "postern_changes_total", "failed"); n < 5 {
-			return fmt.Errorf("%v changes were refused", n)
-		}
-		return nil
-	})
-	if _, err := js.UpdateStream(t.Context(), takes); err != nil {
-		t.Fatal(err)
-	}
+	p.awaits(t, "postern_changes_total", "failed", 5)
+	must(t, errOf(js.UpdateStream(t.Context(), takes)))
 	w.allSent(t)
 	if n := w.changes(t); n < 5 {
 		t.Errorf("all changes are marked as sent, and the feed has %d of 5", n)

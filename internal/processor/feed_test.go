@@ -1,17 +1,21 @@
 package processor_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"pgregory.net/rapid"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -66,21 +70,15 @@ func (f *follower) read(t *testing.T) error {
 func (w *world) mirror(t *testing.T) map[string]told {
 	t.Helper()
 	rows, err := w.db.Pool.Query(t.Context(), `SELECT object_type, object_id, revision, deleted, ambiguous, coalesce(state, 'null') FROM objects WHERE revision > 0`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer rows.Close()
 	objs := map[string]told{}
 	for rows.Next() {
 		var o told
-		if err := rows.Scan(&o.Type, &o.ID, &o.Revision, &o.Deleted, &o.Ambiguous, &o.State); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Scan(&o.Type, &o.ID, &o.Revision, &o.Deleted, &o.Ambiguous, &o.State))
 		objs[o.ID] = o
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rows.Err())
 	return objs
 }
 
@@ -132,26 +130,6 @@ func TestFeedEndsWithTheMirror(t *testing.T) {
 	}
 }
 
-// A process that ends between commit and publish leaves its changes to the sweep of another.
-func TestFeedSurvivesACrashBeforePublishing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	crashed := w.processor(t, sim.Provider{}, nil) // it has no connection, so it never publishes
-	if err := crashed.Apply(t.Context(), events.LiveRun, w.append(t, shuffled(2, kinds["own version"], 30)...)); err != nil {
-		t.Fatal(err)
-	}
-	f := w.follow(t)
-	w.start(t, setting{})
-	f.ends(t, w)
-	var unsent int
-	testkit.Eventually(t, patience, func() error {
-		if w.scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NULL`, &unsent); unsent > 0 {
-			return fmt.Errorf("%d batches are unsent", unsent)
-		}
-		return nil
-	})
-}
-
 // Changes that the stream acknowledged and lost are sent again: after a wipe or a roll-back, again and again, and also where
 // other changes are sent at the very moment of the reconnect.
 func TestFeedSurvivesALossAfterAcknowledgement(t *testing.T) {
@@ -199,13 +177,7 @@ func renamed(round int, evs []sim.Event) []sim.Event {
 // allSent waits until every change was acknowledged.
 func (w *world) allSent(t *testing.T) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		var unsent int
-		if w.scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NULL`, &unsent); unsent > 0 {
-			return errors.New("changes are not acknowledged")
-		}
-		return nil
-	})
+	w.until(t, `SELECT count(*) FROM outbox WHERE sent_at IS NULL`, 0)
 }
 
 // What another process sent after a loss does not hide the loss from one that asks later.
@@ -227,11 +199,8 @@ func TestLossIsSeenBehindLaterChanges(t *testing.T) {
 	if acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
-	_, err := w.db.Pool.Exec(t.Context(), `INSERT INTO outbox (batch, sources, accounts, types, ids, made_at, sent_at, sequence)
+	w.db.Exec(t, `INSERT INTO outbox (batch, sources, accounts, types, ids, made_at, sent_at, sequence)
 		OVERRIDING SYSTEM VALUE VALUES ($1, '{}', '{}', '{}', '{}', now(), now() + interval '1 s', $2)`, int64(1<<40), int64(acks[0].Sequence))
-	if err != nil {
-		t.Fatal(err)
-	}
 	w.start(t, setting{id: "/second", tune: func(s *processor.Settings) { s.AuditEvery = time.Hour }})
 	f := w.follow(t)
 	f.known["x"] = told{}
@@ -269,4 +238,151 @@ func TestChangesOfAClockThatWentBackAreSent(t *testing.T) {
 	w.db.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, made_at = now() + interval '1 day'`)
 	w.start(t, setting{id: "/second"})
 	w.allSent(t)
+}
+
+func replaceAll(body []byte, old, new string) []byte {
+	return bytes.ReplaceAll(body, []byte(old), []byte(new))
+}
+
+// first is the first message of a stream in full: subject, headers in order, body.
+func (w *world) first(t *testing.T, name string) string {
+	t.Helper()
+	var msg *jetstream.RawStreamMsg
+	js := w.jetStream(t)
+	testkit.Eventually(t, patience, func() error {
+		s, err := js.Stream(t.Context(), name)
+		if err == nil {
+			msg, err = s.GetMsg(t.Context(), 1)
+		}
+		return err
+	})
+	text := msg.Subject + "\n"
+	for _, key := range slices.Sorted(maps.Keys(msg.Header)) {
+		text += fmt.Sprintf("%s: %s\n", key, strings.Join(msg.Header[key], " | "))
+	}
+	return text + "\n" + string(msg.Data)
+}
+
+// The messages of both feeds are a contract that others program against, names and order of bytes included.
+func TestMessagesOfBothFeeds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	e := sim.Event{Object: "obj_1", ReceivedAt: time.Date(2026, 3, 1, 10, 0, 0, 123_456_000, time.UTC),
+		Body: []byte(`{"object_id":"obj_1", "object":{"id":"obj_1","ünïcode":1.50},"rank":1,"time":1700000000000000,"unit":1}`)}
+	ev := w.append(t, e)[0]
+	ev.Type, ev.Account, ev.APIVersion = "thing.updated é", "acct 1", "2026-01-01"
+	w.publish(t, ev)
+	w.start(t, setting{})
+	w.outcomes(t, 1)
+	event := fmt.Sprintf(`postern.events.sim.thing.updated=20=C3=A9
+Postern-Account: acct%%201
+Postern-Api-Version: 2026-01-01
+Postern-Event-Id: k1
+Postern-Id: %d
+Postern-Object-Id: obj_1
+Postern-Object-Type: thing
+Postern-Origin: webhook
+Postern-Received-At: 2026-03-01T10:00:00.123456Z
+Postern-Schema: 1
+Postern-Source: sim
+Postern-Type: thing.updated%%20%%C3%%A9
+
+%s`, ev.ID, e.Body)
+	equal(t, "message of the feed of events", event, w.first(t, stream.EventsStream))
+	change := fmt.Sprintf(`postern.changes.sim.thing
+Postern-Batch: 1
+Postern-Id: %[1]d
+Postern-Object-Type: thing
+Postern-Schema: 1
+Postern-Source: sim
+
+{"schema":1,"event_id":"%[1]d","source":"sim","account":"","object_type":"thing","object_id":"obj_1",`+
+		`"version":{"final":false,"at":1700000000000000,"seen":0,"rank":1},"revision":1,"deleted":false,"ambiguous":false,`+
+		`"state":{"id":"obj_1","ünïcode":1.50}}`, ev.ID)
+	equal(t, "message of the feed of changes", change, w.first(t, stream.ChangesStream))
+}
+
+// What is too large to travel is a claim check, and is applied from the log: a large body, and names no header line takes.
+func TestClaimCheckIsAppliedFromTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	big := func(object string) sim.Event {
+		body, err := json.Marshal(map[string]any{"object_id": object, "object": map[string]any{"id": object, "text": strings.Repeat("x", 300<<10)},
+			"rank": 1, "time": sim.Start, "unit": 1})
+		must(t, err)
+		return sim.Event{Object: object, ReceivedAt: time.UnixMicro(sim.Start).UTC(), Body: body}
+	}
+	evs := w.append(t, big("obj_1"), big("obj_2"))
+	evs = append(evs, w.append(t, renamed(1, w.simple(1))...)...)
+	evs[2].Type = strings.Repeat("long", 300_000)
+	w.publish(t, evs[0], evs[2]) // the second large one is the auditor's
+	w.start(t, setting{})
+	w.outcomes(t, 3)
+	var applied, long int
+	w.scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status IN ('applied', 'unchanged', 'stale', 'ambiguous')),
+		(SELECT count(*) FROM objects WHERE length(state->>'text') = 307200)`, &applied, &long)
+	if applied != 3 || long != 2 {
+		t.Errorf("%d of 3 events applied, %d of 2 large states in the mirror", applied, long)
+	}
+	message := w.first(t, stream.EventsStream)
+	if !strings.Contains(message, "\nPostern-Body: log\n") || !strings.HasSuffix(message, "\n\n") {
+		t.Errorf("the large event travelled as %.200q", message)
+	}
+	change := w.first(t, stream.ChangesStream)
+	if len(change) > 300<<10 {
+		t.Errorf("a change of %d bytes travelled", len(change))
+	}
+}
+
+// jsonText draws JSON as somebody writes it: space between any two tokens, escapes and quotes in strings.
+func jsonText() *rapid.Generator[string] {
+	space := rapid.SampledFrom([]string{"", " ", "\n\t", "\r\n    "})
+	text := rapid.SampledFrom([]string{`""`, `" "`, `"a b\n\t"`, `"\""`, `"\\"`, `"\\\" \\"`, `"é <&> \u0020"`, "\"\u2028\"", `"[ { , : "`, `"eight bytes at a time, \\\" or seven \\\\"`, `"12345678"`, `"1234567\""`, `"1234567\\"`})
+	leaf := rapid.OneOf(text, rapid.SampledFrom([]string{"0", "-1.50e+10", "true", "false", "null"}))
+	var value func(depth int) *rapid.Generator[string]
+	value = func(depth int) *rapid.Generator[string] {
+		if depth == 0 {
+			return leaf
+		}
+		return rapid.Custom(func(t *rapid.T) string {
+			s := func() string { return space.Draw(t, "space") }
+			object := rapid.Bool().Draw(t, "object")
+			b := "["
+			if object {
+				b = "{"
+			}
+			for i := range rapid.IntRange(0, 3).Draw(t, "items") {
+				if i > 0 {
+					b += s() + ","
+				}
+				if object {
+					b += s() + text.Draw(t, "key") + s() + ":"
+				}
+				b += s() + value(depth-1).Draw(t, "value")
+			}
+			if object {
+				return b + s() + "}"
+			}
+			return b + s() + "]"
+		})
+	}
+	return value(3)
+}
+
+// What goes out is what encoding/json would write, byte for byte: the envelope is a contract.
+func TestEnvelopeIsWhatJSONWrites(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var state json.RawMessage
+		if rapid.Bool().Draw(t, "state") {
+			state = json.RawMessage(jsonText().Draw(t, "text"))
+		}
+		got, want, err := processor.Envelopes(state, rapid.Bool().Draw(t, "omitted") && state == nil, rapid.SampledFrom([]string{"cus_1", "<é> \" \\ null}"}).Draw(t, "id"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("wrote  %s\nwanted %s", got, want)
+		}
+	})
 }

@@ -19,9 +19,7 @@ import (
 func (w *world) heal(t *testing.T) int64 {
 	t.Helper()
 	heal, err := processor.Heal(t.Context(), w.db.Role(t, "operator"), "somebody", "the stream was wiped")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return heal
 }
 
@@ -44,18 +42,12 @@ func (w *world) lose(t *testing.T, how string) {
 	t.Helper()
 	js := w.jetStream(t)
 	if how == "deleted" {
-		if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
-			t.Fatal(err)
-		}
+		must(t, js.DeleteStream(t.Context(), stream.EventsStream))
 		return
 	}
 	s, err := js.Stream(t.Context(), stream.EventsStream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Purge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.Purge(t.Context()))
 }
 
 // A stream that is purged or deleted under a running processor heals when somebody asks for it, however patient the auditor is by itself, and what was published is told.
@@ -104,23 +96,13 @@ func TestHeal_importedEvents_arePublishedAtOnce(t *testing.T) {
 	w.start(t, setting{provider: r, tune: func(s *processor.Settings) { s.AuditEvery, s.AuditAge = time.Hour, time.Hour }})
 	w.append(t, w.simple(20)...)
 	w.origin = events.OriginImport
-	imported := w.append(t, w.simple(30)...)
+	w.append(t, w.simple(30)...)
 	w.origin = events.OriginWebhook
 	w.append(t, w.simple(10)...)
 	if v := w.healed(t, w.heal(t)); v.Missing != 30 {
 		t.Errorf("%d events were published, want the 30 that were imported", v.Missing)
 	}
-	ids := make([]int64, len(imported))
-	for i := range imported {
-		ids[i] = imported[i].ID
-	}
-	testkit.Eventually(t, patience, func() error {
-		var have int
-		if err := w.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM outcomes WHERE event_id = ANY($1)`, ids).Scan(&have); err != nil || have != 30 {
-			return fmt.Errorf("%d of 30 imported events have an outcome, %w", have, err)
-		}
-		return nil
-	})
+	w.until(t, `SELECT count(*) FROM outcomes o JOIN events e ON e.id = o.event_id WHERE e.origin = 'import'`, 30)
 }
 
 // The stream of changes that is deleted under a running processor is made again by it, and has what changed since.
@@ -141,9 +123,7 @@ func TestTheStreamOfChangesIsMadeAgain(t *testing.T) {
 	}
 	w.publish(t, w.append(t, w.simple(10)...)...)
 	has(10)
-	if err := js.DeleteStream(t.Context(), stream.ChangesStream); err != nil {
-		t.Fatal(err)
-	}
+	must(t, js.DeleteStream(t.Context(), stream.ChangesStream))
 	w.publish(t, w.append(t, w.simple(20)...)...)
 	has(10) // of objects that are new
 }
@@ -155,15 +135,11 @@ func TestHealIsNotOverUnanswered(t *testing.T) {
 	w.start(t, setting{tune: func(s *processor.Settings) { s.AuditEvery, s.AuditAge = time.Hour, time.Hour }})
 	js := w.jetStream(t)
 	deaf, err := js.Stream(t.Context(), stream.EventsStream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	hears := deaf.CachedInfo().Config
 	hearsNot := hears
 	hearsNot.Subjects = []string{"elsewhere"}
-	if _, err := js.UpdateStream(t.Context(), hearsNot); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(js.UpdateStream(t.Context(), hearsNot)))
 	if _, err := js.Conn().Subscribe(stream.EventsSubject+".>", func(*nats.Msg) {}); err != nil { // else the server would say that nobody hears
 		t.Fatal(err)
 	}
@@ -180,9 +156,7 @@ func TestHealIsNotOverUnanswered(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := js.UpdateStream(t.Context(), hears); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(js.UpdateStream(t.Context(), hears)))
 	if v := w.healed(t, heal); v.Missing != 20 || v.Detail != "" {
 		t.Errorf("%+v", v)
 	}
@@ -273,19 +247,14 @@ func TestDue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.append(t, w.simple(3)...)
-	if _, err := w.db.Pool.Exec(t.Context(), `
+	w.db.Exec(t, `
 		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
 		SELECT id, 0, source, 0, '', '', '', 'failed', 'not today', 1, clock_now() + (CASE row_number() OVER (ORDER BY id) WHEN 1 THEN interval '-1 h' ELSE interval '1 h' END), clock_now(), 1
-		FROM events ORDER BY id LIMIT 2`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.db.Pool.Exec(t.Context(), `INSERT INTO outbox (sources, accounts, types, ids, made_at) VALUES ('{1}', '{a}', '{t}', '{i}', clock_now() - interval '1 min')`); err != nil {
-		t.Fatal(err)
-	}
+		FROM events ORDER BY id LIMIT 2`)
+	w.db.Exec(t,
+		`INSERT INTO outbox (sources, accounts, types, ids, made_at) VALUES ('{1}', '{a}', '{t}', '{i}', clock_now() - interval '1 min')`)
 	d, err := processor.ReadDue(t.Context(), w.db.Role(t, "operator"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d.Unapplied.Count != 1 || d.Failed.Count != 2 || d.Retries.Count != 1 || d.Retries.Seconds < 3600 || d.Unsent.Count != 1 || d.Unsent.Seconds < 60 || d.Auditor.Process != "" || d.Auditor.Passed != nil {
 		t.Errorf("%+v", d)
 	}

@@ -2,6 +2,8 @@ package processor_test
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // says is event number n: that an object had a state, or was deleted where it is "", in a second after the simulation's start.
@@ -113,9 +116,7 @@ func seenAt(t *testing.T, n int, object, state string, second int64) stream.Even
 	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: object, Body: fmt.Appendf(nil, `{"unit":1000000,"object":{"id":%q,"state":%q}}`, object, state)},
 		Date: time.UnixMicro(sim.Start + second*1_000_000).UTC()}
 	body, err := l.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stream.Event{Source: "sim", Stored: provider.Stored{ID: int64(n), Key: fmt.Sprint("look", n), Type: provider.LookType, Origin: events.OriginReconcile, ReceivedAt: l.Date, Body: body}}
 }
 
@@ -170,9 +171,7 @@ func TestAnOwnVersionIsLateByItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			p := b.processor(t, sim.Provider{}, nil)
-			p.Replace(map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: sim.Provider{}, Stragglers: time.Minute,
-				Reads: func(string, string, string) bool { return true }}})
+			p := b.refetching(t, anyID)
 			if c.first.version != 0 {
 				c.first.n = 1
 				apply(t, p, []stream.Event{c.first.event("obj_1")})
@@ -193,9 +192,7 @@ func TestAnOwnVersionIsLateByItsTime(t *testing.T) {
 // lateSource applies events of a source whose API reads all; an object has had a state, and its type is proven since.
 func (b *testBundle) lateSource(t *testing.T) *processor.Processor {
 	t.Helper()
-	p := b.processor(t, sim.Provider{}, nil)
-	p.Replace(map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: sim.Provider{}, Stragglers: time.Minute,
-		Reads: func(string, string, string) bool { return true }}})
+	p := b.refetching(t, anyID)
 	apply(t, p, []stream.Event{says(1, "obj_1", "A", 5)})
 	b.db.Exec(t, provenUntilSQL, b.source, "type thing", sim.Start+100*1_000_000)
 	return p
@@ -229,5 +226,143 @@ func TestALateEventWakesAParkedHint(t *testing.T) {
 	apply(t, p, []stream.Event{says(2, "obj_1", "B", 10)})
 	if hints := b.db.Rows(t, `SELECT reason FROM hints WHERE gaps IS NOT NULL AND due < 'infinity'`); !slices.Equal(hints, []string{"an event came late"}) {
 		t.Errorf("hints %q", hints)
+	}
+}
+
+// lively has objects that change several times a second, each change told with what was before, and received up to a second late.
+var lively = sim.Options{Objects: 1000, Changes: 8, Contents: 1000, Unit: 1000, Gap: 700_000, ChangeSets: 100, Late: 1_000_000}
+
+// waiting is a processor whose source's API reads all objects but one.
+func (b *testBundle) waiting(t *testing.T) *processor.Processor {
+	t.Helper()
+	return b.refetching(t, func(id string) bool { return id != "obj_1000" })
+}
+
+// received are the events of a history in the order in which they were received.
+func received(h *sim.History) []stream.Event {
+	all := messages(h)
+	slices.SortStableFunc(all, func(a, b stream.Event) int { return a.ReceivedAt.Compare(b.ReceivedAt) })
+	return all
+}
+
+// apply applies events in their order, in batches.
+func apply(t *testing.T, p *processor.Processor, all []stream.Event) {
+	t.Helper()
+	for some := range slices.Chunk(all, 37) {
+		must(t, p.Apply(t.Context(), events.LiveRun, some))
+	}
+}
+
+// What comes in another order and is not lost leaves hardly a reason to look.
+func TestReorderedIsNotLost(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	all := received(sim.Generate(rand.New(rand.NewPCG(1, 41)), lively))
+	apply(t, b.waiting(t), all)
+	var late, hints int
+	b.scan(t, `SELECT count(*) FROM outcomes WHERE status = 'stale'`, &late)
+	b.scan(t, `SELECT count(*) FROM hints`, &hints)
+	if t.Logf("%d events of 1000 objects, %d of them behind a newer one: %d hints are left", len(all), late, hints); late < 500 || hints > 10 {
+		t.Errorf("%d late, %d hints", late, hints)
+	}
+}
+
+// What is lost leaves a reason to look, where the API reads the object, and a look ends it.
+func TestLostLeavesAHint(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	h := sim.Generate(rand.New(rand.NewPCG(2, 41)), lively)
+	lost, gone := map[string]bool{}, map[int64]bool{} // objects and events
+	for i, e := range h.Events {
+		of := h.Of(e.Object)
+		if middle := len(of) / 2; len(of) >= 3 && of[middle].Key == e.Key && (len(lost) < 100 || e.Object == "obj_1000") {
+			lost[e.Object], gone[message(i, e).ID] = true, true
+		}
+	}
+	p := b.waiting(t)
+	apply(t, p, slices.DeleteFunc(received(h), func(e stream.Event) bool { return gone[e.ID] }))
+	waiting := b.db.Rows(t, `SELECT object_id FROM hints WHERE gaps IS NOT NULL AND reason = 'a change does not fit' AND due > made_at + interval '30 seconds' AND after = 0`)
+	found := 0
+	for _, id := range waiting {
+		if lost[id] {
+			found++
+		}
+	}
+	t.Logf("%d objects lost an event, %d hints for them, %d for others", len(lost), found, len(waiting)-found)
+	if found < 90 || len(waiting)-found > 10 || slices.Contains(waiting, "obj_1000") {
+		t.Errorf("%d hints for %d objects that lost an event, %d in all", found, len(lost), len(waiting))
+	}
+	for i, id := range waiting {
+		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{lookAt(t, h, id, time.Minute, 10_000+i)}))
+	}
+	if left := b.db.Rows(t, `SELECT object_id FROM hints`); len(left) > 0 {
+		t.Errorf("after looks %d hints are left", len(left))
+	}
+}
+
+// at is an event whose body says another time of change.
+func at(e stream.Event, micros int64) stream.Event {
+	e.Body = []byte(fmt.Sprintf(`{"id":%q,"type":"thing.updated","object_id":"obj_%s","unit":1,"rank":1,"time":%d,"object":{"id":"obj_%s","name":"later"}}`,
+		e.Key, e.Key, micros, e.Key))
+	return e
+}
+
+// found are the statuses of an object's outcomes, newest first, as whoever asks by object sees them.
+func (b *testBundle) found(t *testing.T, id string) (statuses []string) {
+	t.Helper()
+	page, err := processor.ListOutcomes(t.Context(), b.db.Pool, processor.OutcomeFilter{Objects: []int64{versioning.ObjectKey(b.source, "", "thing", id)}}, "", 10)
+	must(t, err)
+	for _, o := range page.Items {
+		statuses = append(statuses, o.Status)
+	}
+	return statuses
+}
+
+// What came too far ahead is dead for itself, found by its object, and the object owes a look; nothing else of the object moves.
+func TestTooFarAheadOwesALook(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, sim.Provider{}, nil)
+	for name, first := range map[string]bool{"known": true, "new": false} {
+		id := "obj_" + name
+		want := []string{"dead"}
+		if first {
+			e := thing(0, name)
+			want = append(want, "applied")
+			must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{e}))
+		}
+		before := b.object(t, id)
+		ahead := at(thing(len(name), name), time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{ahead}))
+		after := b.object(t, id)
+		if got := b.found(t, id); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s object: outcomes found by it %v, want %v", name, got, want)
+		}
+		if after.LookAfter != ahead.ReceivedAt.UnixMicro() || !after.Exists {
+			t.Errorf("%s object: a look is owed after %d, want %d", name, after.LookAfter, ahead.ReceivedAt.UnixMicro())
+		}
+		if after.Version != before.Version || after.Revision != before.Revision || after.LastEvent != before.LastEvent || after.State.Exact != before.State.Exact {
+			t.Errorf("%s object moved from %+v to %+v", name, before, after)
+		}
+	}
+}
+
+// An event that failed or died after its object was known is found by the object.
+func TestTroubleIsFoundByObject(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`)
+	p := b.processor(t, sim.Provider{}, nil)
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{thing(0, "refused"), thing(1, "good")}))
+	if got := b.found(t, "obj_refused"); fmt.Sprint(got) != "[failed]" {
+		t.Errorf("outcomes of the refused object: %v", got)
+	}
+	impossible := at(thing(2, "good"), math.MinInt64)
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{impossible}))
+	if got := b.found(t, "obj_good"); fmt.Sprint(got) != "[dead applied]" {
+		t.Errorf("outcomes of the good object: %v", got)
+	}
+	if o := b.object(t, "obj_good"); o.LookAfter != 0 {
+		t.Errorf("a version that says nothing owes a look after %d", o.LookAfter)
 	}
 }

@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -19,14 +21,11 @@ var ledgerDay = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 // ledger records outcomes of n events, a second apart: event g is applied to object g % 3 (0 being none), and every tenth is dead.
 func ledger(t *testing.T, db *testkit.DB, run int64, n int) {
 	t.Helper()
-	_, err := db.Pool.Exec(t.Context(), `
+	db.Exec(t, `
 		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
 		SELECT ($1::bigint + 1000 * g) << 20, $2, (SELECT number FROM sources LIMIT 1), g % 3, CASE g % 2 WHEN 0 THEN 'a' ELSE '' END, 'invoice', (g % 3)::text,
 		  CASE g % 10 WHEN 0 THEN 'dead' ELSE 'applied' END, 'because', 1, now(), 1
 		FROM generate_series(1, $3::int) g`, ledgerDay.UnixMilli(), run, n)
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // seconds are the events of outcomes as they were numbered, with their run where it is not the live one.
@@ -82,9 +81,7 @@ func follow(t *testing.T, db *testkit.DB, f processor.OutcomeFilter, limit int) 
 	t.Helper()
 	for cursor := ""; ; {
 		page, err := processor.ListOutcomes(t.Context(), db.Pool, f, cursor, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found, pages = append(found, page.Items...), pages+1
 		if cursor = page.Next; cursor == "" {
 			return found, pages
@@ -122,5 +119,68 @@ func TestSparseOutcomePagesAreShortAndGoOn(t *testing.T) {
 	}
 	if _, err := processor.ListOutcomes(t.Context(), b.db.Pool, processor.OutcomeFilter{}, events.MakeCursor(1), 0); !errors.Is(err, events.ErrInvalid) {
 		t.Errorf("a cursor of another list: %v", err)
+	}
+}
+
+// windows chooses the even ids, ten ids at a time and nothing between 21 and 40, and fails above a limit. It tells when it was asked.
+func windows(limit int64, asked chan<- int64) processor.Walk {
+	return processor.Walk{After: 0, Bound: 64, Chunk: 3, Unread: true,
+		Match: func(_ context.Context, _ *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error) {
+			if asked <- after; after >= limit {
+				return nil, after, errors.New("no more")
+			}
+			for id := after + 1; id <= min(after+10, bound); id++ {
+				if id%2 == 0 && (id < 21 || id > 40) {
+					ids = append(ids, id)
+				}
+			}
+			return ids, min(after+10, bound), nil
+		}}
+}
+
+// walked says what a walk gave, and the error it ended with.
+func walked(ctx context.Context, w processor.Walk, until int) (got []string) {
+	for c, err := range new(processor.Processor).Ahead(ctx, w) {
+		if err != nil {
+			return append(got, err.Error())
+		}
+		if got = append(got, fmt.Sprint(c.From, c.IDs, c.End)); len(got) == until {
+			return got
+		}
+	}
+	return got
+}
+
+// Every chosen event is in one chunk, in order, and the checkpoint that may be set behind each passes over nothing.
+func TestAheadGivesEveryEventOnce(t *testing.T) {
+	t.Parallel()
+	want := []string{"0 [2 4 6] 6", "0 [8 10] 10", "10 [12 14 16] 16", "10 [18 20] 20", "20 [] 30", "30 [] 40", "40 [42 44 46] 46", "40 [48 50] 50",
+		"50 [52 54 56] 56", "50 [58 60] 60", "60 [62 64] 64"}
+	equal(t, "", want, walked(t.Context(), windows(64, make(chan int64, 100)), 0))
+}
+
+// What was read before trouble is given out before it.
+func TestAheadEndsWithTrouble(t *testing.T) {
+	t.Parallel()
+	want := []string{"0 [2 4 6] 6", "0 [8 10] 10", "10 [12 14 16] 16", "10 [18 20] 20", "no more"}
+	equal(t, "", want, walked(t.Context(), windows(20, make(chan int64, 100)), 0))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("stopped"))
+	got := walked(ctx, windows(64, make(chan int64, 100)), 0)
+	if len(got) == 0 || got[len(got)-1] != "stopped" {
+		t.Errorf("a walk that was stopped gave %q", got)
+	}
+}
+
+// It reads one chunk ahead and no more, and nothing any more once the caller has left.
+func TestAheadReadsOneChunk(t *testing.T) {
+	t.Parallel()
+	asked := make(chan int64, 100)
+	if got := walked(t.Context(), windows(64, asked), 3); len(got) != 3 {
+		t.Fatal(got)
+	}
+	close(asked) // a reader that goes on would panic
+	if n := len(asked); n > 2 {
+		t.Errorf("matched %d times for chunks of the first two windows", n)
 	}
 }

@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -17,9 +18,7 @@ import (
 func lookAt(t *testing.T, h *sim.History, id string, after time.Duration, n int) stream.Event {
 	t.Helper()
 	body, err := h.Answer(id, sim.Look{Began: h.End(id) + after.Microseconds(), Elapsed: 200_000}).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stream.Event{Source: "sim", Stored: provider.Stored{ID: int64(n), Key: "look", Type: provider.LookType, Origin: events.OriginReconcile,
 		ReceivedAt: time.UnixMicro(h.End(id)).Add(time.Hour), Body: body}}
 }
@@ -29,9 +28,7 @@ func settlingAt(t *testing.T, h *sim.History, id string, n int) stream.Event {
 	t.Helper()
 	l := h.Answer(id, sim.Look{Began: h.End(id) + int64(n)*1_000_000, Elapsed: 200_000, Settles: true})
 	body, err := l.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stream.Event{Source: "sim", Stored: provider.Stored{ID: int64(n), Key: "settle", Type: provider.LookType, Origin: events.OriginReconcile,
 		ReceivedAt: l.Settles.Before.Add(l.Elapsed), Body: body}}
 }
@@ -49,23 +46,13 @@ func TestLookEndsDoubt(t *testing.T) {
 			for seed := range uint64(8) {
 				b := setup(t)
 				h := sim.Generate(rand.New(rand.NewPCG(seed, 21)), options)
-				var all []stream.Event
-				for i, e := range h.Events {
-					all = append(all, message(i, e))
-				}
+				all := messages(h)
 				for i, id := range h.ObjectIDs() {
 					all = append(all, lookAt(t, h, id, 10*time.Second, 1000+i))
 				}
 				r := rand.New(rand.NewPCG(seed, 22))
 				r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-				p := b.processor(t, sim.Provider{}, nil)
-				for len(all) > 0 {
-					n := min(1+r.IntN(9), len(all))
-					if err := p.Apply(t.Context(), events.LiveRun, all[:n]); err != nil {
-						t.Fatal(err)
-					}
-					all = all[n:]
-				}
+				inBatches(t, b.processor(t, sim.Provider{}, nil), all, r)
 				for _, id := range h.ObjectIDs() {
 					o, truth := b.object(t, id), h.Truth(id)
 					if o.State.Hash != truth.Hash || o.Ambiguous {
@@ -91,17 +78,13 @@ func TestNobodySendsLooks(t *testing.T) {
 	forged := lookAt(t, h, "obj_1", time.Minute, 1)
 	forged.Origin = events.OriginWebhook
 	p := b.processor(t, sim.Provider{}, nil)
-	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{forged}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{forged}))
 	if o := b.object(t, "obj_1"); o.Exists && o.Version != versioning.NoVersion {
 		t.Errorf("a forged look made version %s", o.Version)
 	}
 	genuine := forged
 	genuine.ID, genuine.Origin = 2, events.OriginReconcile
-	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{genuine}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{genuine}))
 	if o := b.object(t, "obj_1"); !o.Exists || o.Version.Seen == 0 {
 		t.Errorf("a look made version %s", o.Version)
 	}
@@ -126,11 +109,122 @@ func TestLooksOfADescribedAPI(t *testing.T) {
 	}{{mute, "failed", 0}, {reads, "applied", 1}} {
 		p.Replace(map[string]processor.Source{"described": step.source})
 		b.due(t)
-		if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{look}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{look}))
 		if _, status, attempts, _ := b.shown(t, look.ID); status != step.status || attempts != step.attempts {
 			t.Errorf("%s after %d attempts, want %s after %d", status, attempts, step.status, step.attempts)
 		}
 	}
+}
+
+// addSource puts a source into the table, as a gateway does with a newer configuration.
+func (b *testBundle) addSource(t *testing.T, name string) int32 {
+	t.Helper()
+	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{name: "sim"})
+	must(t, err)
+	return known.Number[name]
+}
+
+// shown is what the mirror's reader sees of an event's outcome.
+func (b *testBundle) shown(t *testing.T, id int64) (source, status string, attempts int, wait time.Duration) {
+	t.Helper()
+	err := b.db.Pool.QueryRow(t.Context(), `SELECT source, status, attempts, coalesce(due - at, '0') FROM mirror.outcomes WHERE event_id = $1`, id).
+		Scan(&source, &status, &attempts, &wait)
+	if err != nil {
+		t.Fatalf("outcome of %d in the mirror: %v", id, err)
+	}
+	return source, status, attempts, wait
+}
+
+// An event of a source that only a newer configuration knows waits for it, visible under its source's name, and loses no attempt.
+func TestSourceOfANewerConfiguration(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, try := range map[string]func(t *testing.T, p *processor.Processor, e stream.Event) error{
+		"together": func(t *testing.T, p *processor.Processor, e stream.Event) error {
+			return p.Apply(t.Context(), events.LiveRun, []stream.Event{e})
+		},
+		"alone": func(t *testing.T, p *processor.Processor, e stream.Event) error {
+			return p.ApplyAlone(t.Context(), events.LiveRun, e)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := b.processor(t, sim.Provider{}, twoWaits)
+			number := b.addSource(t, name) // after the processor was made
+			e := thing(len(name), name)
+			e.Source = name
+			for range 5 {
+				must(t, try(t, old, e))
+				if source, status, attempts, wait := b.shown(t, e.ID); source != name || status != "failed" || attempts != 0 || wait != time.Minute {
+					t.Fatalf("%s of source %q after %d attempts, due after %s", status, source, attempts, wait)
+				}
+				b.due(t)
+			}
+			must(t, try(t, b.knowing(t, name, number), e))
+			if source, status, attempts, _ := b.shown(t, e.ID); source != name || status != "applied" || attempts != 1 {
+				t.Errorf("%s of source %q after %d attempts, want applied after 1", status, source, attempts)
+			}
+		})
+	}
+}
+
+// Events of a source that was taken away wait, without losing an attempt, until it is there again.
+func TestSourceThatIsReplaced(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	number := b.addSource(t, "coming")
+	p := b.knowing(t, "going", b.addSource(t, "going"))
+	e := thing(1, "coming")
+	e.Source = "coming"
+	configured := map[string]processor.Source{"coming": {Number: number, Config: &provider.Source{Name: "coming"}, Provider: sim.Provider{}}}
+	for _, step := range []struct {
+		sources  map[string]processor.Source
+		status   string
+		attempts int
+	}{{nil, "failed", 0}, {configured, "applied", 1}, {nil, "applied", 1}} {
+		p.Replace(step.sources)
+		b.due(t)
+		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{e}))
+		if source, status, attempts, _ := b.shown(t, e.ID); source != "coming" || status != step.status || attempts != step.attempts {
+			t.Errorf("%s of source %q after %d attempts, want %s after %d", status, source, attempts, step.status, step.attempts)
+		}
+	}
+}
+
+// knowing is a processor whose configuration has one source.
+func (b *testBundle) knowing(t *testing.T, name string, number int32) *processor.Processor {
+	t.Helper()
+	o := b.options(t, sim.Provider{})
+	o.Sources = map[string]processor.Source{name: source(name, number)}
+	return made(t, o)
+}
+
+// source is one of several as a processor knows it.
+func source(name string, number int32) processor.Source {
+	return processor.Source{Number: number, Config: &provider.Source{Name: name}, Provider: sim.Provider{}}
+}
+
+// The auditor publishes what it does not know under its name, so that a processor which does can apply it.
+func TestAuditorNamesNewSources(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	pass := w.auditPass(t)
+	number, known := w.addSource(t, "newer"), w.source
+	w.source = number
+	stored := w.append(t, w.simple(3)...)
+	w.source = known
+	must(t, pass(t.Context()))
+	w.take(t, len(stored), func(e stream.Event) {
+		if e.Source != "newer" {
+			t.Errorf("event %d was published under source %q", e.ID, e.Source)
+		}
+	})
+}
+
+// auditPass is the auditor of a processor that does nothing else.
+func (w *world) auditPass(t *testing.T) func(context.Context) error {
+	t.Helper()
+	o := w.options(t, sim.Provider{})
+	quick(&o.Settings)
+	o.Conn, o.Limits = w.connect(t, w.nats.URL), w.limits
+	return processor.AuditPass(made(t, o))
 }

@@ -57,9 +57,7 @@ func (c choices) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(c.r, "choi
 func TestStateMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	if _, err := w.db.Pool.Exec(t.Context(), crashSQL); err != nil {
-		t.Fatal(err)
-	}
+	w.db.Exec(t, crashSQL)
 	js := w.jetStream(t)
 	n := 0
 	rapid.Check(t, func(r *rapid.T) {

@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -43,9 +44,7 @@ func TestPlansSurviveGrowth(t *testing.T) {
 	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Settings: processor.DefaultSettings, ID: t.Name(),
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: map[string]processor.Source{
 			"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: moody{}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pass := processor.AuditPass(p)
 	round := func(seed uint64) {
 		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), kinds["event time"])
@@ -58,18 +57,12 @@ func TestPlansSurviveGrowth(t *testing.T) {
 			batch = append(batch, settlingAt(t, h, id, 500+i+1000*int(seed)))
 		}
 		for range 2 { // the second time everything is settled
-			if err := p.Apply(t.Context(), events.LiveRun, batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Apply(t.Context(), events.LiveRun, batch))
 		}
-		if err := pass(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pass(t.Context()))
 	}
 	round(1)
-	if _, err := w.db.Pool.Exec(t.Context(), fmt.Sprintf(fillSQL, w.source)); err != nil {
-		t.Fatal(err)
-	}
+	w.db.Exec(t, fmt.Sprintf(fillSQL, w.source))
 	before, read := scans(t, pool)
 	began := time.Now()
 	for seed := range uint64(20) {
@@ -96,9 +89,7 @@ func (w *world) generic(t *testing.T) *pgxpool.Pool {
 		sep = "&"
 	}
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: w.db.URL + sep + "plan_cache_mode=force_generic_plan", Role: "postern_processor", MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -107,15 +98,11 @@ func (w *world) generic(t *testing.T) *pgxpool.Pool {
 func scans(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
 	t.Helper()
 	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} { // what the session counted is told at its next end of a transaction
-		if _, err := pool.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(pool.Exec(context.WithoutCancel(t.Context()), sql)))
 	}
 	err := pool.QueryRow(t.Context(), `SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname), sum(idx_tup_fetch)
 		FROM pg_stat_user_tables WHERE relname IN ('objects', 'outcomes')`).Scan(&seq, &read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return seq, read
 }
 
@@ -126,18 +113,14 @@ func TestMarkingReadsOnlyWhatIsMarked(t *testing.T) {
 	w.db.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a vacuum would plan anew
 	pool := w.generic(t)
 	p, err := processor.New(processor.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mark := processor.Mark(p)
 	round := func(rows int) {
 		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, made_at) SELECT '{1}', '{a}', '{t}', ARRAY[repeat('i', 200)], now() FROM generate_series(1, %d)`, rows))
 		for range 10 {
 			var last int64
 			w.scan(t, `SELECT max(batch) FROM outbox`, &last)
-			if err := mark(t.Context(), map[int64]uint64{last: 7, last - 1: 8, last - 2: 9}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mark(t.Context(), map[int64]uint64{last: 7, last - 1: 8, last - 2: 9}))
 		}
 	}
 	read := func() (n int64) {
@@ -154,5 +137,43 @@ func TestMarkingReadsOnlyWhatIsMarked(t *testing.T) {
 	}
 	if n := read() - before; n > 100_000 { // two questions of the test's own read it from end to end
 		t.Errorf("marking 3 of 20,000 rows ten times read %d rows from end to end", n)
+	}
+}
+
+// Partitions are made eight days ahead; where they are not, whoever looks is told, in the log and by the metric, and the gap counts, not the last day.
+func TestPartitionsAhead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	keeper := b.db.Role(t, "maintenance")
+	var said bytes.Buffer
+	reg := prometheus.NewRegistry()
+	p, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: "p", Logger: slog.New(slog.NewTextHandler(&said, nil)), Metrics: reg})
+	must(t, err)
+	day := func(ahead int) string { return time.Now().UTC().AddDate(0, 0, ahead).Format("20060102") }
+	ends := func(ahead int) {
+		t.Helper()
+		want, err := time.Parse("20060102", day(ahead))
+		must(t, err)
+		found, err := reg.Gather()
+		must(t, err)
+		for _, m := range found {
+			if m.GetName() == "postern_partitions_until_timestamp_seconds" && m.GetMetric()[0].GetGauge().GetValue() == float64(want.Unix()) {
+				return
+			}
+		}
+		t.Errorf("the metric does not say %s", want)
+	}
+	if err := processor.Maintained(t.Context(), p, keeper); err != nil || said.Len() > 0 {
+		t.Fatal(err, said.String())
+	}
+	ends(9)
+	b.db.Exec(t, "DROP TABLE events_"+day(3))
+	// Whoever was to make it cannot.
+	if err := processor.Maintained(t.Context(), p, b.db.Role(t, "reader")); err == nil {
+		t.Error("a reader makes partitions")
+	}
+	ends(3)
+	if !strings.Contains(said.String(), "level=ERROR") || !strings.Contains(said.String(), "end too soon") {
+		t.Errorf("said %q", said.String())
 	}
 }

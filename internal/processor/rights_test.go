@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -33,9 +34,7 @@ func TestARightThatIsLostCostsNoAttempt(t *testing.T) {
 		n += 2
 		return []stream.Event{thing(n, fmt.Sprint("k", n)), thing(n+1, fmt.Sprint("k", n+1))}
 	}
-	if err := errors.Join(p.Apply(t.Context(), events.LiveRun, batch()), p.Probe(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(p.Apply(t.Context(), events.LiveRun, batch()), p.Probe(t.Context())))
 	for _, right := range b.db.Rows(t, rightsSQL) {
 		b.db.Exec(t, `REVOKE `+right+` FROM postern_processor`)
 		evs := batch()
@@ -106,9 +105,7 @@ func TestARightThatRulesOrGapsNeedCostsNoAttempt(t *testing.T) {
 	}
 	for _, right := range b.db.Rows(t, rightsSQL) {
 		before, after := history()
-		if err := p.Apply(t.Context(), events.LiveRun, before); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Apply(t.Context(), events.LiveRun, before))
 		b.db.Exec(t, `REVOKE `+right+` FROM postern_processor`)
 		err, probe := p.Apply(t.Context(), events.LiveRun, after), p.Probe(t.Context())
 		b.db.Exec(t, `GRANT `+right+` TO postern_processor`)
@@ -132,55 +129,6 @@ func TestARightThatRulesOrGapsNeedCostsNoAttempt(t *testing.T) {
 			t.Errorf("applying does not need %s: the test takes nothing away; it needs %v", right, needed)
 		}
 	}
-}
-
-// While a right is missing, messages are not delivered again and again, the process is not ready, and when the right is back all is applied at the first attempt.
-func TestDatabaseRefuses(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	const total = 200
-	evs := w.append(t, w.simple(total)...)
-	s := w.traced(t)
-	w.db.Exec(t, `REVOKE INSERT ON objects FROM postern_processor`)
-	p := w.start(t, setting{tune: func(s *processor.Settings) { idle(s); s.Batch = 50 }})
-	if err := p.Ready(t.Context()); err != nil {
-		t.Errorf("before anything is applied: %v", err)
-	}
-	w.publish(t, evs...)
-	consumer, err := w.jetStream(t).Consumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	delivered := uint64(0)
-	testkit.Eventually(t, patience, func() error {
-		info, err := consumer.Info(t.Context())
-		if err != nil {
-			return err
-		}
-		delivered = info.Delivered.Consumer
-		// Five probes take 3 s and more, in which a message handed back comes again.
-		if n, _ := s.of(probes); n < 5 && delivered <= 2*total {
-			return fmt.Errorf("%d probes", n)
-		}
-		return nil
-	})
-	if delivered > 2*total {
-		t.Errorf("%d messages were delivered %d times while nothing could be written", total, delivered)
-	}
-	if err := p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "permission denied for table objects") {
-		t.Errorf("ready says %v", err)
-	}
-	var outcomes int
-	if w.scan(t, `SELECT count(*) FROM outcomes`, &outcomes); outcomes != 0 {
-		t.Errorf("%d events have an outcome", outcomes)
-	}
-	w.db.Exec(t, `GRANT INSERT ON objects TO postern_processor`)
-	testkit.Eventually(t, patience, func() error {
-		if w.scan(t, `SELECT count(*) FROM outcomes WHERE status = 'applied' AND attempts = 1`, &outcomes); outcomes < total {
-			return fmt.Errorf("%d of %d applied at the first attempt", outcomes, total)
-		}
-		return p.Ready(t.Context())
-	})
 }
 
 // A refusal that the probe does not meet, of some batches while others are committed, has the processor wait longer each time, until it has gone well for a while; only a probe says that the refusal is over.
@@ -216,5 +164,85 @@ func TestRefusalsOfSomeBecomeRarer(t *testing.T) {
 	spell(events.ErrUnavailable, 0)
 	if again := l.Spells(); again != 0 {
 		t.Errorf("%d spells are counted after a failure that is over", again)
+	}
+}
+
+// writeFaults have a database answer and take no write, until the returned function is called.
+var writeFaults = map[string]func(t *testing.T, admin *pgxpool.Conn) (mend func()){
+	// As after a failover that went wrong. Sessions start anew, since each keeps what it began
+	// with.
+	"read-only": func(t *testing.T, admin *pgxpool.Conn) func() {
+		set := func(on bool) {
+			var name string
+			must(t, admin.QueryRow(t.Context(), `SELECT current_database()`).Scan(&name))
+			execSQL(t, admin, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = %t`, name, on))
+			execSQL(t, admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+				WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		}
+		set(true)
+		return func() { set(false) }
+	},
+	"right taken": func(t *testing.T, admin *pgxpool.Conn) func() {
+		execSQL(t, admin, `REVOKE INSERT ON objects FROM postern_processor`)
+		return func() { execSQL(t, admin, `GRANT INSERT ON objects TO postern_processor`) }
+	},
+}
+
+// While the database answers but takes no write, messages are not delivered again and again: none
+// becomes suspicious, none loses an attempt, and afterwards they are applied in batches. Where a
+// person must mend it the process is not ready.
+func TestProcessor_databaseTakesNoWrite_losesNoAttempt(t *testing.T) {
+	t.Parallel()
+	for name, fault := range writeFaults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			const total = 400
+			evs := w.append(t, w.simple(total)...)
+			admin, err := w.db.Pool.Acquire(t.Context())
+			must(t, err)
+			defer admin.Release()
+			s := w.traced(t)
+			mend := fault(t, admin)
+			p := w.start(t, setting{tune: func(s *processor.Settings) { idle(s); s.Batch = 50 }})
+			must(t, p.Ready(t.Context())) // before anything is applied
+			w.publish(t, evs...)
+			consumer, err := w.jetStream(t).Consumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer)
+			must(t, err)
+			delivered := uint64(0)
+			testkit.Eventually(t, patience, func() error {
+				info, err := consumer.Info(t.Context())
+				if err != nil {
+					return err
+				}
+				delivered = info.Delivered.Consumer
+				// Five probes take 3 s and more, in which a message handed back comes again.
+				if n, _ := s.of(probes); n < 5 && delivered <= 2*total {
+					return fmt.Errorf("%d probes", n)
+				}
+				return nil
+			})
+			back := p.metric(t, "postern_messages_handed_back_total", "")
+			if delivered > 2*total || back == 0 || back > 2*total {
+				t.Errorf("%d messages were delivered %d times and %v were handed back", total, delivered, back)
+			}
+			said := p.Ready(t.Context())
+			if name == "right taken" && (said == nil || !strings.Contains(said.Error(), "denied for table objects")) {
+				t.Errorf("ready says %v", said)
+			}
+			mend()
+			var outcomes, transactions int
+			testkit.Eventually(t, patience, func() error {
+				err := admin.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT xmin::text) FROM outcomes
+					WHERE status = 'applied' AND attempts = 1`).Scan(&outcomes, &transactions)
+				if err == nil && outcomes < total {
+					err = fmt.Errorf("%d of %d applied at the first attempt", outcomes, total)
+				}
+				return errors.Join(err, p.Ready(t.Context()))
+			})
+			if transactions > total/4 {
+				t.Errorf("%d events were applied in %d transactions", total, transactions)
+			}
+		})
 	}
 }

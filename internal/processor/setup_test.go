@@ -3,8 +3,14 @@ package processor_test
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
+	"os"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -28,26 +34,74 @@ func setup(t *testing.T) *testBundle {
 	db := testkit.Database(t)
 	b := &testBundle{db: db, pool: db.Role(t, "processor")}
 	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"sim": "sim"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.source = known.Number["sim"]
 	return b
+}
+
+// options are those of a processor that knows the source sim and has no stream.
+func (b *testBundle) options(t *testing.T, p provider.Provider) processor.Options {
+	return processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(),
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"sim": b.sim(p)}}
+}
+
+// sim is the source sim as a processor knows it.
+func (b *testBundle) sim(p provider.Provider) processor.Source {
+	return processor.Source{Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}
+}
+
+func made(t *testing.T, o processor.Options) *processor.Processor {
+	t.Helper()
+	p, err := processor.New(o)
+	must(t, err)
+	return p
 }
 
 // processor returns one of possibly several; only what tests need of a stream is there.
 func (b *testBundle) processor(t *testing.T, p provider.Provider, tune func(*processor.Settings)) *processor.Processor {
 	t.Helper()
-	s := processor.DefaultSettings
+	o := b.options(t, p)
 	if tune != nil {
-		tune(&s)
+		tune(&o.Settings)
 	}
-	proc, err := processor.New(processor.Options{Pool: b.pool, Settings: s, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}}})
-	if err != nil {
-		t.Fatal(err)
+	return made(t, o)
+}
+
+// refetching is a processor whose source's API reads the objects of some ids.
+func (b *testBundle) refetching(t *testing.T, reads func(id string) bool) *processor.Processor {
+	t.Helper()
+	p, source := b.processor(t, sim.Provider{}, nil), b.sim(sim.Provider{})
+	source.Stragglers, source.Reads = time.Minute, func(_, _, id string) bool { return reads(id) }
+	p.Replace(map[string]processor.Source{"sim": source})
+	return p
+}
+
+func anyID(string) bool { return true }
+
+// messages are the events of a history as the stream carries them.
+func messages(h *sim.History) (all []stream.Event) {
+	for i, e := range h.Events {
+		all = append(all, message(i, e))
 	}
-	return proc
+	return all
+}
+
+// inAnyOrder are the events of a history, shuffled.
+func inAnyOrder(h *sim.History, r *rand.Rand) []stream.Event {
+	all := messages(h)
+	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
+}
+
+// inBatches applies events in batches, each with one of those before once more.
+func inBatches(t *testing.T, p *processor.Processor, all []stream.Event, r *rand.Rand) {
+	t.Helper()
+	for rest := all; len(rest) > 0; {
+		n := min(1+r.IntN(15), len(rest))
+		apply(t, p, append(rest[:n:n], all[r.IntN(len(all)-len(rest)+n)]))
+		rest = rest[n:]
+	}
 }
 
 // message is event number n of a history as the stream carries it.
@@ -59,14 +113,10 @@ func message(n int, e sim.Event) stream.Event {
 func (b *testBundle) object(t *testing.T, id string) *versioning.Object {
 	t.Helper()
 	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	objs, err := versioning.Load(t.Context(), tx, versioning.Mirror, []versioning.Wanted{{Key: versioning.Key{Source: b.source, Type: "thing", ID: id}, Lo: -1 << 63, Hi: 1<<63 - 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return objs[0]
 }
 
@@ -75,4 +125,51 @@ func (b *testBundle) scan(t *testing.T, sql string, into ...any) {
 	if err := b.db.Pool.QueryRow(t.Context(), sql).Scan(into...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose other result is not of interest.
+func errOf[T any](_ T, err error) error { return err }
+
+// execSQL runs a statement over a pool, a session or a transaction.
+func execSQL(t testing.TB, over interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// hold runs a statement in a transaction that stays open until it is rolled back, at the latest at
+// the end of the test.
+func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	execSQL(t, tx, sql, args...)
+	return tx
+}
+
+// equal reports how a value differs from the one that is wanted.
+func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if job := os.Getenv(childVariable); job != "" {
+		os.Exit(runChild(job))
+	}
+	testkit.Main(m)
 }

@@ -16,8 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -69,9 +71,7 @@ func (w *world) traced(t *testing.T) *statements {
 	cfg := w.pool.Config()
 	cfg.ConnConfig.Tracer = s
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	w.pool = pool
 	return s
@@ -85,9 +85,7 @@ func smallWorld(t *testing.T, maxPayload int32) *world {
 	w.limits.MaxBytes = 256 << 20
 	var err error
 	w.conn, err = stream.Connect(stream.Options{URL: w.nats.URL, Name: t.Name(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(w.conn.Close)
 	w.reconnectedEmpty(t)
 	return w
@@ -103,18 +101,14 @@ func filled(name, text string) sim.Event {
 // unsent applies events as a process does that ends before it publishes.
 func (w *world) unsent(t *testing.T, evs []sim.Event) {
 	t.Helper()
-	if err := w.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, w.append(t, evs...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, w.append(t, evs...)))
 }
 
 // changes is how many messages the stream of changes ever took.
 func (w *world) changes(t *testing.T) uint64 {
 	t.Helper()
 	s, err := w.jetStream(t).Stream(t.Context(), stream.ChangesStream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s.CachedInfo().State.LastSeq
 }
 
@@ -199,21 +193,15 @@ func TestSweep_stateExpandsBeyondText_isOmitted(t *testing.T) {
 func (w *world) omitted(t *testing.T) (ids []string) {
 	t.Helper()
 	s, err := w.jetStream(t).Stream(t.Context(), stream.ChangesStream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n := s.CachedInfo().State.FirstSeq; n <= s.CachedInfo().State.LastSeq; n++ {
 		msg, err := s.GetMsg(t.Context(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var c struct {
 			told
 			StateOmitted bool `json:"state_omitted"`
 		}
-		if err := json.Unmarshal(msg.Data, &c); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(msg.Data, &c))
 		if c.StateOmitted != (c.State == nil) {
 			t.Errorf("change of %s: state left out %v, state %.80v", c.ID, c.StateOmitted, c.State)
 		}
@@ -230,11 +218,8 @@ func TestSweepSendsAnObjectOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	s := w.traced(t)
 	w.unsent(t, []sim.Event{filled("busy", "x")})
-	_, err := w.db.Pool.Exec(t.Context(), `INSERT INTO outbox (sources, accounts, types, ids, made_at)
+	w.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, made_at)
 		SELECT sources, accounts, types, ids, made_at FROM outbox, generate_series(1, 63)`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	w.start(t, setting{})
 	w.allSent(t)
 	if _, rows := s.of(readsObjects); len(rows) != 1 || rows[0] != 1 {
@@ -293,4 +278,61 @@ func TestSweptChangesAreFoundAfterAReconnect(t *testing.T) {
 	if n := w.changes(t); n != sent {
 		t.Errorf("%d changes were sent again", n-sent)
 	}
+}
+
+func TestAnnounceNamesEveryObjectOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, sim.Provider{}, nil)
+	var batch []stream.Event
+	for i := range 450 {
+		batch = append(batch, thing(i, fmt.Sprint("n", i)))
+	}
+	must(t, p.Apply(t.Context(), events.LiveRun, batch))
+	b.db.Exec(t, `TRUNCATE outbox`)
+	operator := b.db.Role(t, "operator")
+	for source, want := range map[int32]int{0: 450, b.source: 450, b.source + 1: 0} {
+		if n, err := processor.Announce(t.Context(), operator, source, "thing"); err != nil || n != want {
+			t.Errorf("source %d: announced %d, %v, want %d", source, n, err, want)
+		}
+	}
+	if n, err := processor.Announce(t.Context(), operator, 0, "other"); err != nil || n != 0 {
+		t.Errorf("announced %d of another type, %v", n, err)
+	}
+	var rows, names int
+	b.scan(t, `SELECT count(DISTINCT id), count(*) FROM outbox, unnest(ids) id WHERE sent_at IS NULL`, &rows, &names)
+	if rows != 450 || names != 900 {
+		t.Errorf("%d objects named %d times, want 450 twice", rows, names)
+	}
+}
+
+// An event waits for its outcome as long as it is in the log; one that retention has dropped waits for nothing.
+func TestPending(t *testing.T) {
+	t.Parallel()
+	l := applied.New(t)
+	p := l.Processor(t, nil)
+	sample := sim.Provider{}.Samples()[0]
+	ids := l.Append(t, l.Source, []sim.Event{{Object: "obj_1", Body: sample.Body}, {Object: "obj_1", Body: sample.Body}})
+	pending := func(want int64, ids ...int64) {
+		t.Helper()
+		if n, err := p.Pending(t.Context(), ids); err != nil || n != want {
+			t.Errorf("%d of %d wait (%v), want %d", n, len(ids), err, want)
+		}
+	}
+	awaited := func(want int64, because string, ids ...int64) {
+		t.Helper()
+		if id, reason, err := p.Awaited(t.Context(), ids); err != nil || id != want || reason != because {
+			t.Errorf("%d is awaited since %q (%v), want %d since %q", id, reason, err, want, because)
+		}
+	}
+	pending(2, ids[0], ids[1], 7) // 7 is in no partition
+	awaited(min(ids[0], ids[1]), "", ids...)
+	must(t, errOf(p.Enter(t.Context(), ids[:1])))
+	pending(1, ids...)
+	awaited(ids[1], "", ids...)
+	l.DB.Exec(t, `UPDATE outcomes SET status = 'failed', reason = 'down', due = clock_now()`)
+	pending(2, ids...)
+	awaited(ids[0], "down", ids...)
+	pending(0, 7)
+	awaited(0, "", 7)
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -39,13 +43,10 @@ func (b *testBundle) watched(t *testing.T, p provider.Provider, level slog.Level
 	t.Helper()
 	w := &watched{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder(), log: &bytes.Buffer{}}
 	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
-	var err error
-	w.Processor, err = processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Metrics: w.registry, Tracer: w.tracer,
-		Logger:  slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: level})),
-		Sources: map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := b.options(t, p)
+	o.Metrics, o.Tracer = w.registry, w.tracer
+	o.Logger = slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: level}))
+	w.Processor = made(t, o)
 	return w
 }
 
@@ -53,9 +54,7 @@ func (b *testBundle) watched(t *testing.T, p provider.Provider, level slog.Level
 func (w *watched) family(t *testing.T, name string) *dto.MetricFamily {
 	t.Helper()
 	families, err := w.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			return f
@@ -110,9 +109,7 @@ func TestSpansOfABatch(t *testing.T) {
 	w := b.watched(t, moody{}, slog.LevelInfo)
 	good, posted := w.traced(thing(1, "good"))
 	dead, _ := w.traced(thing(2, "dead"))
-	if err := w.Apply(t.Context(), events.LiveRun, []stream.Event{good, dead, thing(3, "better")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{good, dead, thing(3, "better")}))
 	batches, applied := w.named("apply batch"), w.named("apply")
 	if len(batches) != 1 || len(batches[0].Links()) != 2 || attributeOf(batches[0], "postern.events") != "3" || batches[0].Parent().IsValid() {
 		t.Fatalf("batches %v", batches)
@@ -134,9 +131,7 @@ func TestSpansOfABatch(t *testing.T) {
 	}
 
 	// What nobody traces makes no spans.
-	if err := w.Apply(t.Context(), events.LiveRun, []stream.Event{thing(4, "best")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{thing(4, "best")}))
 	if n := len(w.named("apply batch")); n != 1 {
 		t.Errorf("%d batches have a span", n)
 	}
@@ -149,9 +144,7 @@ func TestSpanOfALargeEvent(t *testing.T) {
 	w := world.watched(t, sim.Provider{}, slog.LevelError)
 	e, posted := w.traced(world.append(t, world.simple(1)...)[0])
 	e.Body, e.BodyInLog = nil, true
-	if err := w.Apply(t.Context(), events.LiveRun, []stream.Event{e}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{e}))
 	applied := w.named("apply")
 	if len(applied) != 1 || applied[0].SpanContext().TraceID() != posted.TraceID() || attributeOf(applied[0], "postern.outcome") != "applied" {
 		t.Errorf("spans %v", applied)
@@ -162,15 +155,11 @@ func TestSpanOfALargeEvent(t *testing.T) {
 func TestSpansOfARollback(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.db.Pool.Exec(t.Context(), `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`)
 	w := b.watched(t, moody{}, slog.LevelInfo)
 	good, _ := w.traced(thing(1, "good"))
 	refused, _ := w.traced(thing(2, "refused"))
-	if err := w.Apply(t.Context(), events.LiveRun, []stream.Event{good, refused}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{good, refused}))
 	failures := 0
 	for _, s := range w.named("apply batch") {
 		if s.Status().Code == codes.Error {
@@ -196,9 +185,7 @@ func TestDoubtsAreCounted(t *testing.T) {
 	h := sim.Generate(rand.New(rand.NewPCG(4, 4)), kinds["event time"])
 	for i, e := range h.Events {
 		for range 2 { // and once more, which changes nothing
-			if err := w.Apply(t.Context(), events.LiveRun, []stream.Event{message(i, e)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{message(i, e)}))
 		}
 	}
 	var ambiguous, owing int
@@ -221,9 +208,7 @@ func TestOneLinePerBatch(t *testing.T) {
 	batch := []stream.Event{thing(1, "good"), thing(2, "ignored"), thing(3, "better")}
 	batch[0].ReceivedAt = time.Now().Add(-time.Hour)
 	for range 2 {
-		if err := w.Apply(t.Context(), events.LiveRun, batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Apply(t.Context(), events.LiveRun, batch))
 	}
 	type line struct {
 		Level, Msg       string
@@ -236,9 +221,7 @@ func TestOneLinePerBatch(t *testing.T) {
 	var lines []line
 	for dec := json.NewDecoder(w.log); dec.More(); {
 		var l line
-		if err := dec.Decode(&l); err != nil {
-			t.Fatal(err)
-		}
+		must(t, dec.Decode(&l))
 		lines = append(lines, l)
 	}
 	if len(lines) != 2 {
@@ -257,9 +240,9 @@ func TestBacklogIsTold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	w := b.watched(t, moody{}, slog.LevelError)
-	if err := w.Apply(t.Context(), events.LiveRun, []stream.Event{thing(1, "good"), thing(2, "dead"), thing(3, "fails"), thing(4, "panics")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		w.Apply(t.Context(), events.LiveRun, []stream.Event{thing(1, "good"), thing(2, "dead"), thing(3, "fails"),
+			thing(4, "panics")}))
 	gauge := func(name string) float64 { return w.family(t, name).GetMetric()[0].GetGauge().GetValue() }
 	processor.ReadBacklog(t.Context(), w.Processor)
 	for name, want := range map[string]float64{"postern_dead_events": 1, "postern_failed_events": 2, "postern_changes_unsent_batches": 1} {
@@ -289,4 +272,68 @@ func TestBacklogIsTold(t *testing.T) {
 	if dead := gauge("postern_dead_events"); !math.IsNaN(dead) {
 		t.Errorf("%v dead while nobody can know", dead)
 	}
+}
+
+// warned are the warnings of a log, each with its message, its run, how many it is about, and the first of them.
+func (w *watched) warned(t *testing.T) (all []string) {
+	t.Helper()
+	for line := range strings.Lines(w.log.String()) {
+		var said struct {
+			Level, Msg           string
+			Run, Events, Effects int
+			First                []string
+		}
+		must(t, json.Unmarshal([]byte(line), &said))
+		if said.Level == slog.LevelWarn.String() {
+			all = append(all, fmt.Sprintf("%s: run %d, %d, %q", said.Msg, said.Run, said.Events+said.Effects, said.First))
+		}
+	}
+	return all
+}
+
+// A batch with dead events warns of them in one line, with the first ids and reasons and the command that lists them; whoever meets them again, or an event that is tried again, does not.
+func TestDeadEventsAreLogged(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.watched(t, moody{}, slog.LevelInfo)
+	batch := []stream.Event{thing(1, "good"), thing(2, "fails")}
+	for n := range 7 {
+		batch = append(batch, thing(3+n, "dead"))
+	}
+	late := thing(10, "dead")
+	for _, batch := range [][]stream.Event{batch, batch, append(batch[:len(batch):len(batch)], late)} {
+		must(t, w.Apply(t.Context(), events.LiveRun, batch))
+	}
+	first := make([]string, 5)
+	for n := range first {
+		first[n] = fmt.Sprintf("%d: cannot be read", batch[2+n].ID)
+	}
+	const dead = "events are dead: they were not applied, and will not be by themselves (postern outcomes list --status dead --run 0): run 0, "
+	want := []string{dead + fmt.Sprintf("7, %q", first), dead + fmt.Sprintf(`1, ["%d: cannot be read"]`, late.ID)}
+	equal(t, "", want, w.warned(t))
+	if body := string(batch[2].Body); body == "" || strings.Contains(w.log.String(), body) {
+		t.Errorf("a body is in the log: %s", w.log)
+	}
+}
+
+// An effect that waits for a person from the start, as its rule cannot say what is to follow, is warned of.
+func TestEffectsThatWaitForAPersonFromTheStartAreLogged(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.watched(t, moody{}, slog.LevelInfo)
+	rule := everyChange(t)
+	var err error
+	if rule.When, err = rules.Compile(`date(new.none) == nil`, rules.Scope{Change: true}, true); err != nil {
+		t.Fatal(err)
+	}
+	healthy := everyChange(t)
+	healthy.Name = "healthy"
+	w.ReplaceRules(effects.NewRules([]*rules.Rule{rule, healthy}))
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{thing(1, "good"), thing(2, "better")}))
+	states := b.db.Rows(t, `SELECT state FROM effects ORDER BY state`)
+	if !slices.Equal(states, []string{"planned", "planned", "review", "review"}) {
+		t.Fatal(states)
+	}
+	want := []string{"rules could not say what is to follow: a person must see to it (postern effects list --state review): run 0, 2, []"}
+	equal(t, "", want, w.warned(t))
 }

@@ -3,6 +3,7 @@ package processor_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,9 +20,7 @@ import (
 func everyChange(t *testing.T) *rules.Rule {
 	t.Helper()
 	key, err := rules.CompileText("{{ object.id }}:{{ event.id }}", rules.Scope{Change: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &rules.Rule{Name: "every", Source: "sim", Type: "thing", Key: key, Version: 1, Approval: rules.ApproveNone, Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}
 }
 
@@ -40,22 +39,16 @@ type seenChange struct{ Old, New, Deleted string }
 func (b *testBundle) changes(t *testing.T) map[string]seenChange {
 	t.Helper()
 	rows, err := b.db.Pool.Query(t.Context(), `SELECT key, coalesce((facts->'old')::text, ''), coalesce((facts->'new')::text, ''), facts->'object'->>'deleted' FROM effects WHERE state = 'planned'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer rows.Close()
 	all := map[string]seenChange{}
 	for rows.Next() {
 		var key string
 		var c seenChange
-		if err := rows.Scan(&key, &c.Old, &c.New, &c.Deleted); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Scan(&key, &c.Old, &c.New, &c.Deleted))
 		all[key] = c
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rows.Err())
 	return all
 }
 
@@ -70,13 +63,9 @@ func wantedChanges(t *testing.T, order []stream.Event) (keys map[string]bool, do
 		}
 		known[m.ID] = true
 		obs, err := (sim.Provider{}).Observe(nil, &m.Stored)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		in, err := versioning.FromObservation(obs, m.ReceivedAt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		row := rows[obs.ObjectID]
 		if row == nil {
 			fresh := versioning.NewRow()
@@ -106,11 +95,7 @@ func TestRulesSeeEachChangeOfWhatIsCertain(t *testing.T) {
 			for seed := range uint64(4) {
 				h := sim.Generate(rand.New(rand.NewPCG(seed, 3)), options)
 				r := rand.New(rand.NewPCG(seed, 4))
-				var order []stream.Event
-				for i, e := range h.Events {
-					order = append(order, message(i, e))
-				}
-				r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+				order := inAnyOrder(h, r)
 				want, in := wantedChanges(t, order)
 				all, doubts = all+len(want), doubts+in
 				single, batched := setup(t), setup(t)
@@ -118,11 +103,7 @@ func TestRulesSeeEachChangeOfWhatIsCertain(t *testing.T) {
 				for i := range order {
 					apply(t, one, order[i:i+1])
 				}
-				for rest := order; len(rest) > 0; {
-					n := min(1+r.IntN(15), len(rest))
-					apply(t, many, append(rest[:n:n], order[r.IntN(len(order)-len(rest)+n)])) // and one of those before once more
-					rest = rest[n:]
-				}
+				inBatches(t, many, order, r)
 				got := single.changes(t)
 				if diff := cmp.Diff(got, batched.changes(t)); diff != "" {
 					t.Errorf("seed %d (-one by one +in batches):\n%s", seed, diff)
@@ -184,4 +165,90 @@ func TestAStaleHoldIsReplaced(t *testing.T) {
 		return
 	}
 	t.Error("no life had two such doubts")
+}
+
+// everyEvent is a rule by which each event has an effect of its own.
+func everyEvent(t *testing.T) *rules.Rule {
+	t.Helper()
+	key, err := rules.CompileText("told:{{ object.id }}:{{ event.id }}", rules.Scope{Event: true})
+	must(t, err)
+	return &rules.Rule{Name: "told", Source: "sim", Type: "thing", On: rules.OnEvent, Key: key, Version: 1, Approval: rules.ApproveNone, Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}
+}
+
+// However events are put into batches and doubled, each that was applied, or found to be stale, has its effect, with the state that it tells itself; a rule about changes beside it sees what it sees.
+func TestRulesAreAskedAboutEachEvent(t *testing.T) {
+	t.Parallel()
+	for name, options := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(7, 4))
+			h := sim.Generate(rand.New(rand.NewPCG(7, 3)), options)
+			order := inAnyOrder(h, r)
+			b := setup(t)
+			inBatches(t, b.ruled(t, everyEvent(t), everyChange(t)), order, r)
+			want := map[string]string{} // the state that each event tells
+			for _, m := range order {
+				obs, err := (sim.Provider{}).Observe(nil, &m.Stored)
+				if err != nil || obs.Ignored != "" {
+					t.Fatal(obs.Ignored, err)
+				}
+				key := fmt.Sprintf("told:%s:%d", obs.ObjectID, m.ID)
+				if want[key] = "null"; obs.Partial == "" && obs.State != nil {
+					want[key] = "a state"
+				}
+			}
+			got := map[string]string{}
+			for _, row := range b.db.Rows(t, `SELECT key || ' ' || CASE WHEN facts->'new' = 'null' THEN 'null' ELSE 'a state' END
+				FROM effects WHERE rule = 'told' AND state = 'planned' AND NOT facts ? 'old' AND facts->'event'->>'id' = event_id::text`) {
+				key, state, _ := strings.Cut(row, " ")
+				got[key] = state
+			}
+			equal(t, "effects", want, got)
+			var stale, changes int
+			b.scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status = 'stale'),
+				(SELECT count(*) FROM effects WHERE rule = 'every')`, &stale, &changes)
+			if wanted, _ := wantedChanges(t, order); changes != len(wanted) || stale == 0 {
+				t.Errorf("%d changes have effects, want %d; %d events were stale", changes, len(wanted), stale)
+			}
+		})
+	}
+}
+
+// A rule that cannot say what it wants is trouble that a person sees. Its event is applied all the same, and so is another rule.
+func TestTroubleOfARuleIsNotItsEvents(t *testing.T) {
+	t.Parallel()
+	for name, broken := range map[string]struct{ when, key, trouble string }{
+		"half a letter":      {`true`, `x:{{ "Zoë"[:3] }}`, "UTF-8"},
+		"NUL":                {`true`, `x:{{ fromBase64("AA==") }}`, "NUL"},
+		"NUL in the trouble": {`date(fromBase64("AA==")) == nil`, `x`, "invalid date"},
+		"half in a trouble":  {`date("Zoë"[:3]) == nil`, `x`, "invalid date"},
+		"a long trouble":     {`date(repeat("x", 100000)) == nil`, `x`, "…"},
+		"too much work":      {`all(1..90000, len(repeat("x", 90000)) > 0)`, `x`, "too much work"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			rule, healthy := everyChange(t), everyChange(t)
+			var err error
+			if rule.When, err = rules.Compile(broken.when, rules.Scope{Change: true}, true); err != nil {
+				t.Fatal(err)
+			}
+			if rule.Key, err = rules.CompileText(broken.key, rules.Scope{Change: true}); err != nil {
+				t.Fatal(err)
+			}
+			healthy.Name = "healthy"
+			p := b.ruled(t, rule, healthy)
+			m := message(0, sim.Generate(rand.New(rand.NewPCG(1, 3)), kinds["own version"]).Events[0])
+			apply(t, p, []stream.Event{m})
+			got := b.db.Rows(t, `SELECT concat_ws(' ', rule, state) FROM effects ORDER BY rule`)
+			equal(t, "effects", []string{"every review", "healthy planned"}, got)
+			reasons := b.db.Rows(t, `SELECT reason FROM effects WHERE rule = 'every'`)
+			if len(reasons) != 1 || !strings.Contains(reasons[0], broken.trouble) || len(reasons[0]) > 600 {
+				t.Errorf("%q, want one about %s", reasons, broken.trouble)
+			}
+			if objects := b.db.Rows(t, `SELECT object_id FROM objects`); len(objects) != 1 {
+				t.Errorf("objects %q", objects)
+			}
+		})
+	}
 }

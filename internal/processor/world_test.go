@@ -49,18 +49,14 @@ func newWorld(t *testing.T, tune func(*stream.Limits)) *world {
 		tune(&w.limits)
 	}
 	w.conn = w.connect(t, w.nats.URL)
-	if err := w.conn.Ensure(t.Context(), w.limits); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.conn.Ensure(t.Context(), w.limits))
 	return w
 }
 
 func (w *world) connect(t *testing.T, url string) *stream.Conn {
 	t.Helper()
 	conn, err := stream.Connect(stream.Options{URL: url, Name: t.Name(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
@@ -93,29 +89,21 @@ func quick(s *processor.Settings) {
 // start runs a processor until the test ends or stop is called.
 func (w *world) start(t *testing.T, o setting) *live {
 	t.Helper()
-	s := processor.DefaultSettings
-	quick(&s)
-	if o.tune != nil {
-		o.tune(&s)
-	}
-	pool, url := w.pool, w.nats.URL
-	if o.database != "" {
-		pool = (&testkit.DB{URL: o.database}).Role(t, "processor")
-	}
-	if o.stream != "" {
-		url = o.stream
-	}
 	if o.provider == nil {
 		o.provider = sim.Provider{}
 	}
 	l := &live{registry: prometheus.NewRegistry(), done: make(chan struct{})}
-	var err error
-	l.Processor, err = processor.New(processor.Options{Pool: pool, Conn: w.connect(t, url), Limits: w.limits, Settings: s,
-		ID: t.Name() + o.id, Logger: slog.New(slog.DiscardHandler), Metrics: l.registry,
-		Sources: map[string]processor.Source{"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: o.provider}}})
-	if err != nil {
-		t.Fatal(err)
+	with := w.options(t, o.provider)
+	quick(&with.Settings)
+	if o.tune != nil {
+		o.tune(&with.Settings)
 	}
+	if o.database != "" {
+		with.Pool = (&testkit.DB{URL: o.database}).Role(t, "processor")
+	}
+	with.Conn, with.Limits, with.Metrics = w.connect(t, cmp.Or(o.stream, w.nats.URL)), w.limits, l.registry
+	with.ID += o.id
+	l.Processor = made(t, with)
 	var ctx context.Context
 	ctx, l.cancel = context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() {
@@ -148,9 +136,7 @@ func (l *live) stop(t *testing.T) {
 func (l *live) metric(t *testing.T, name, label string) float64 {
 	t.Helper()
 	families, err := l.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == name && (label == "" || len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() == label) {
@@ -186,9 +172,7 @@ func (w *world) append(t *testing.T, evs ...sim.Event) []stream.Event {
 	}
 	for from := 0; from < len(ds); from += 500 {
 		receipts, err := events.Append(t.Context(), w.gateway, ds[from:min(from+500, len(ds))])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, r := range receipts {
 			out[from+i].ID = r[0].ID
 		}
@@ -214,14 +198,7 @@ func (w *world) publish(t *testing.T, evs ...stream.Event) {
 // outcomes waits until n events of run 0 have one that is final.
 func (w *world) outcomes(t *testing.T, n int) {
 	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		var got int
-		w.scan(t, `SELECT count(*) FROM outcomes WHERE status <> 'failed' AND run = 0`, &got)
-		if got < n {
-			return fmt.Errorf("%d of %d events have an outcome", got, n)
-		}
-		return nil
-	})
+	w.atLeast(t, n, `SELECT count(*) FROM outcomes WHERE status <> 'failed' AND run = 0`)
 	var got, events int
 	w.scan(t, `SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM events)`, &got, &events)
 	if got != n || events != n {
@@ -274,14 +251,10 @@ func (r *reads) total() (n int) {
 func (w *world) jetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(w.nats.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return js
 }
 
@@ -321,8 +294,29 @@ func (w *world) passes(t *testing.T, n int) {
 // clock sets the database's clock off by an interval.
 func (w *world) clock(t *testing.T, off string) {
 	t.Helper()
-	_, err := w.db.Pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+off+`'''`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.db.Exec(t,
+		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+off+`'''`)
+}
+
+// awaits waits until a metric has come to a value.
+func (l *live) awaits(t *testing.T, name, label string, least float64) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if n := l.metric(t, name, label); n < least {
+			return fmt.Errorf("%s is %v, want %v", name, n, least)
+		}
+		return nil
+	})
+}
+
+// atLeast waits until a query counts so many.
+func (b *testBundle) atLeast(t *testing.T, least int, sql string) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		var n int
+		if b.scan(t, sql, &n); n < least {
+			return fmt.Errorf("%s: %d, want %d", sql, n, least)
+		}
+		return nil
+	})
 }
