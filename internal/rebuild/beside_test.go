@@ -80,9 +80,7 @@ func TestRebuildBesideLiveEvents(t *testing.T) {
 			for range 4 {
 				b.traffic(t, r, otherwise{}, b.append(t, r, b.source, renamed(sim.Generate(r, options).Events, "come_"))).Wait()
 			}
-			if err := rebuild.Swap(t.Context(), b.operator, run); err != nil {
-				t.Fatal(err)
-			}
+			must(t, rebuild.Swap(t.Context(), b.operator, run))
 			for b.until(t, run, func(*runs.Run) bool { return true }).Status != runs.Done {
 				b.traffic(t, r, otherwise{}, b.append(t, r, b.source, renamed(sim.Generate(r, options).Events, "more_"))).Wait()
 			}
@@ -93,9 +91,7 @@ func TestRebuildBesideLiveEvents(t *testing.T) {
 			if grown, told := b.number(t, `SELECT sum(revision) FROM objects`), b.number(t, `SELECT sum(cardinality(ids)) FROM outbox`); grown != told {
 				t.Errorf("revisions grew %d times and left %d changes", grown, told)
 			}
-			if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = 0`); n != len(b.ids) {
-				t.Errorf("%d live outcomes of %d events", n, len(b.ids))
-			}
+			b.counts(t, len(b.ids), `SELECT count(*) FROM outcomes WHERE run = 0`)
 		})
 	}
 }
@@ -195,26 +191,6 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// An event that a process died with while it tried it alone is tried again; and two deaths are no proof.
-func TestKilledWhileTryingAlone(t *testing.T) {
-	t.Parallel()
-	r := seeded(t, 13)
-	b := setup(t)
-	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
-	b.live(t, r, ids)
-	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
-	if h, err := runs.Take(t.Context(), b.pool, "dead", time.Millisecond, rebuild.Job); err != nil || h == nil {
-		t.Fatal(h, err)
-	}
-	b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, due, at, rule_version)
-		VALUES ($1, $2, $3, 0, '', '', '', 'failed', 'tried alone; the attempt has not ended yet, or it ended the process', 1, now() + interval '1 hour', now(), 1)`, ids[0], run, b.source)
-	b.start(t, "one", nil, quick())
-	ended := b.until(t, run, done)
-	if ended.Counts[rebuild.Swapped] != 0 || ended.Counts[string(versioning.Failed)] != 0 || ended.Counts[rebuild.Processed] != int64(len(ids)) {
-		t.Errorf("%v", ended.Counts)
-	}
-}
-
 // A process that has lost its run writes nothing more, neither rows nor outcomes, and its event does not count as failed.
 func TestWhoHasLostTheRunWritesNothing(t *testing.T) {
 	t.Parallel()
@@ -222,17 +198,10 @@ func TestWhoHasLostTheRunWritesNothing(t *testing.T) {
 	b := setup(t)
 	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
 	run := b.ask(t, rebuild.Order{Source: b.source})
-	h, err := runs.Take(t.Context(), b.pool, "slow", time.Minute, rebuild.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
+	h := taken(t, b.pool, "slow", time.Minute, rebuild.Job)
 	to := processor.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
-	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids[:5], false); err != nil {
-		t.Fatal(err)
-	}
-	if err := rebuild.Discard(t.Context(), b.operator, run); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(b.processor(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
+	must(t, rebuild.Discard(t.Context(), b.operator, run))
 	before := b.table(t, whole, "staged")
 	if _, err := b.processor(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLost) {
 		t.Errorf("%v", err)
@@ -243,9 +212,7 @@ func TestWhoHasLostTheRunWritesNothing(t *testing.T) {
 	if diff := cmp.Diff(before, b.table(t, whole, "staged")); diff != "" || len(before) == 0 {
 		t.Errorf("%d rows: %s", len(before), diff)
 	}
-	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n != 5 {
-		t.Errorf("%d outcomes", n)
-	}
+	b.counts(t, 5, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
 }
 
 // A swap waits for the batches under way and holds up those that come, but not for long: then it lets them pass and tries again.
@@ -254,26 +221,15 @@ func TestSwapLetsLiveEventsPass(t *testing.T) {
 	r := seeded(t, 15)
 	b := setup(t)
 	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
-	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.source); err != nil {
-		t.Fatal(err)
-	}
+	tx := hold(t, b.db.Pool, `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.source)
 	settings := quick()
 	settings.Lock = 50 * time.Millisecond
 	b.start(t, "one", nil, settings)
 	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
 	b.until(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
 	b.live(t, r, ids) // passes beside the waiting swap, or after it has given up
-	if n := b.number(t, `SELECT count(*) FROM runs WHERE status = 'running'`); n != 1 {
-		t.Error("the rebuild has ended past a batch under way")
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.counts(t, 1, `SELECT count(*) FROM runs WHERE status = 'running'`)
+	must(t, tx.Rollback(t.Context()))
 	b.until(t, run, done)
 
 	settings.CatchUp = time.Nanosecond // never enough
@@ -283,9 +239,7 @@ func TestSwapLetsLiveEventsPass(t *testing.T) {
 	run = other.ask(t, rebuild.Order{Source: other.source, Swap: true})
 	other.until(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
 	other.live(t, r, other.append(t, r, other.source, renamed(sim.Generate(r, kinds["steps"]).Events, "more_")))
-	if err := runs.Change(t.Context(), other.operator, run, runs.Paused); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), other.operator, run, runs.Paused))
 	other.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
 }
 
@@ -345,15 +299,9 @@ func TestADiscardedRebuildStaysCleared(t *testing.T) {
 	b.start(t, "one", g, quick())
 	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
 	<-g.entered
-	if err := rebuild.Discard(t.Context(), b.operator, run); err != nil {
-		t.Fatal(err)
-	}
-	if err := rebuild.TidyOnce(t.Context(), b.pool); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rebuild.Discard(t.Context(), b.operator, run))
+	must(t, rebuild.TidyOnce(t.Context(), b.pool))
 	close(g.gate)
 	b.until(t, b.ask(t, rebuild.Order{Source: b.source}), staged) // by the same hand, which has let go of the other
-	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n > 0 {
-		t.Errorf("%d outcomes, and their rows", n)
-	}
+	b.counts(t, 0, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
 }

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -18,6 +21,7 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -34,10 +38,7 @@ func TestWhoHasLostTheRunNeitherClearsNorCopies(t *testing.T) {
 			b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
 			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
 			run := b.ask(t, rebuild.Order{Source: b.source})
-			h, err := runs.Take(t.Context(), b.pool, "slow", time.Minute, rebuild.Job)
-			if err != nil || h == nil {
-				t.Fatal(h, err)
-			}
+			h := taken(t, b.pool, "slow", time.Minute, rebuild.Job)
 			var before []string
 			rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.processor(t, nil), Settings: quick()}
 			rebuild.Step(rebuilds, func(name string) error {
@@ -81,14 +82,7 @@ func TestClearingIsLocked(t *testing.T) {
 			b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
 			b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
 			all := len(b.table(t, whole, "staged"))
-			tx, err := b.db.Pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = tx.Rollback(context.Background()) }()
-			if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source); err != nil {
-				t.Fatal(err)
-			}
+			tx := hold(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source)
 			var end func() error
 			if who == "tidy" {
 				tidied := make(chan error, 1)
@@ -106,9 +100,7 @@ func TestClearingIsLocked(t *testing.T) {
 			if who == "tidy" { // what it asked before it waited holds no more
 				b.ask(t, rebuild.Order{Source: b.source})
 			}
-			if err := tx.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Rollback(t.Context()))
 			if err := end(); err != nil {
 				t.Error(err)
 			}
@@ -155,9 +147,7 @@ func TestNothingIsAppliedBesideASwap(t *testing.T) {
 			if _, err := p.ApplyStored(t.Context(), processor.Target{}, beside, false); err != nil {
 				t.Errorf("another source: %v", err)
 			}
-			if n := b.number(t, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late); n != 0 {
-				t.Errorf("%d events were applied beside the swap", n)
-			}
+			b.counts(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late)
 		})
 		return nil
 	})
@@ -174,9 +164,7 @@ func TestNothingIsAppliedBesideASwap(t *testing.T) {
 func (b *testBundle) messages(t *testing.T, ids []int64) []stream.Event {
 	t.Helper()
 	recs, err := events.Read(t.Context(), b.pool, ids, events.AnyBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	evs := make([]stream.Event, len(recs))
 	for i := range recs {
 		evs[i] = stream.Event{Stored: recs[i].Stored, Source: "sim", ObjectType: recs[i].ObjectType, ObjectID: recs[i].ObjectID}
@@ -185,4 +173,113 @@ func (b *testBundle) messages(t *testing.T, ids []int64) []stream.Event {
 		t.Fatal(fmt.Sprint(len(evs), " events are stored"))
 	}
 	return evs
+}
+
+// sized is a pool of the processor's role of so many connections.
+func (b *testBundle) sized(t *testing.T, n int32) *pgxpool.Pool {
+	t.Helper()
+	cfg := b.pool.Config().Copy()
+	cfg.MaxConns = n
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// Lanes that hold all connections of their pool while they wait for a swap do not hold it up: it catches up over connections of its own, at the first try.
+func TestSwapBesideAsManyLanesAsConnections(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 41)
+	b := setup(t)
+	ids := b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+	live := b.sized(t, 4)
+	s := processor.DefaultSettings
+	s.Lanes = 4
+	p, err := processor.New(processor.Options{Pool: live, Settings: s, ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: b.sources})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var lanes sync.WaitGroup
+	t.Cleanup(func() { cancel(); lanes.Wait() })
+	var attempts atomic.Int64
+	runner := func(pool *pgxpool.Pool) *rebuild.Runner {
+		rebuilds := &rebuild.Runner{Pool: pool, Processor: p.On(pool), Settings: rebuild.DefaultSettings}
+		rebuild.Step(rebuilds, func(name string) error {
+			switch name {
+			case "lock": // something to catch up with
+				b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events)
+				return nil
+			case "locked":
+			default:
+				return nil
+			}
+			attempts.Add(1)
+			for i := range s.Lanes { // they wait for the lock that the swap has now
+				lanes.Go(func() { _, _ = p.ApplyStored(ctx, processor.Target{Run: 1000 + int64(i)}, ids[:20], false) })
+			}
+			testkit.Eventually(t, patience, func() error {
+				if live.Stat().AcquiredConns() < int32(s.Lanes) {
+					return context.DeadlineExceeded
+				}
+				return nil
+			})
+			return nil
+		})
+		return rebuilds
+	}
+	own := b.sized(t, int32(s.Lanes)+2)
+	carried := runs.NewRunner(runs.Options{Pool: own, ID: "one", Logger: slog.New(slog.DiscardHandler), Jobs: map[string]runs.Carry{rebuild.Job: runner(own).Carry},
+		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: 30 * time.Second, Slots: 1}})
+	lanes.Go(func() { _ = carried.Run(ctx) })
+	b.until(t, b.ask(t, rebuild.Order{Source: b.source, Swap: true}), done)
+	if n := attempts.Load(); n != 1 {
+		t.Errorf("swapped at attempt %d", n)
+	}
+}
+
+// A swap that takes longer than the lease keeps its run beside another process that would take it, and is done once.
+func TestALongSwapKeepsItsRun(t *testing.T) {
+	t.Parallel()
+	r := seeded(t, 75)
+	b := setup(t)
+	b.live(t, r, b.append(t, r, b.source, sim.Generate(r, kinds["steps"]).Events))
+	want := b.table(t, object, "objects")
+	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
+	b.exec(t, `TRUNCATE outbox`)
+	before := b.revisions(t)
+	tx := hold(t, b.db.Pool, `SELECT true FROM objects ORDER BY object_id LIMIT 1 FOR UPDATE`)
+	b.start(t, "one", nil, quick())
+	b.start(t, "two", nil, quick())
+	run := b.ask(t, rebuild.Order{Source: b.source, Swap: true})
+	b.waits(t, tx)
+	by, until := b.leased(t, run)
+	for range 4 { // the clock stands still but for these steps, so that only what is not renewed runs out
+		now := until.Add(-time.Millisecond)
+		b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT timestamptz ''%s'''`, now.Format(time.RFC3339Nano)))
+		testkit.Eventually(t, patience, func() error {
+			holder, to := b.leased(t, run)
+			if until = to; holder != by {
+				t.Fatalf("%s has the run of %s", holder, by)
+			}
+			if to.Before(now.Add(applied.Lease)) {
+				return fmt.Errorf("leased until %s at %s", to, now)
+			}
+			return nil
+		})
+	}
+	must(t, tx.Rollback(t.Context()))
+	ended := b.until(t, run, done)
+	equal(t, "", want, b.table(t, object, "objects"))
+	b.grew(t, before, ended)
+	if n := b.number(t, `SELECT count(*) FROM outcomes WHERE run = $1`, run); n != len(b.ids) || ended.Counts[rebuild.Processed] != int64(n) {
+		t.Errorf("%d outcomes of %d events: %v", n, len(b.ids), ended.Counts)
+	}
+}
+
+// leased is who has a run, and until when.
+func (b *testBundle) leased(t *testing.T, run int64) (by string, until time.Time) {
+	t.Helper()
+	must(t,
+		b.db.Pool.QueryRow(t.Context(), `SELECT leased_by, leased_until FROM checkpoints WHERE run = $1`, run).Scan(&by,
+			&until))
+	return by, until
 }

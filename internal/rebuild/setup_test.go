@@ -1,11 +1,15 @@
 package rebuild_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -112,9 +116,7 @@ func (b *testBundle) carry(t *testing.T, id string, rebuilds *rebuild.Runner) (s
 func (b *testBundle) ask(t *testing.T, o rebuild.Order) int64 {
 	t.Helper()
 	run, err := rebuild.Ask(t.Context(), b.operator, &o, "me", "a test", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return run
 }
 
@@ -152,9 +154,7 @@ func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 
 func (b *testBundle) number(t *testing.T, sql string, args ...any) (n int) {
 	t.Helper()
-	if err := b.db.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.db.Pool.QueryRow(t.Context(), sql, args...).Scan(&n))
 	return n
 }
 
@@ -169,9 +169,7 @@ func (b *testBundle) compared(t *testing.T, run int64) (counts map[rebuild.Kind]
 	counts = map[rebuild.Kind]int64{}
 	for cursor := ""; ; {
 		page, err := rebuild.Compare(t.Context(), b.operator, run, cursor, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for kind, n := range page.Counts {
 			counts[kind] += n
 		}
@@ -191,10 +189,66 @@ func (b *testBundle) fold(t *testing.T, reads provider.Provider, run int64) []st
 	into := processor.Target{Run: run, Into: 2}
 	ids := slices.Clone(b.ids)
 	slices.Sort(ids)
-	if _, err := b.processor(t, reads).ApplyStored(t.Context(), into, ids, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(b.processor(t, reads).ApplyStored(t.Context(), into, ids, false)))
 	made := b.table(t, object, "bases")
 	b.exec(t, `TRUNCATE bases`)
 	return made
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose other result is not of interest.
+func errOf[T any](_ T, err error) error { return err }
+
+// equal reports how a value differs from the one that is wanted.
+func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// execSQL runs a statement over a pool, a session or a transaction.
+func execSQL(t testing.TB, over interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// hold runs a statement in a transaction that stays open until it is rolled back, at the latest at
+// the end of the test.
+func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	execSQL(t, tx, sql, args...)
+	return tx
+}
+
+// taken is the next run of a job, taken by a process.
+func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Hold {
+	t.Helper()
+	h, err := runs.Take(t.Context(), pool, by, lease, job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	return h
+}
+
+// counts fails unless a query answers a number.
+func (b *testBundle) counts(t *testing.T, want int, sql string, args ...any) {
+	t.Helper()
+	if n := b.number(t, sql, args...); n != want {
+		t.Errorf("%s: %d, want %d", sql, n, want)
+	}
 }
