@@ -24,16 +24,12 @@ func (b *testBundle) publisher(t *testing.T, server *testkit.Server, chunk int) 
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	conn, err := stream.Connect(stream.Options{URL: server.URL, Name: t.Name(), Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	limits := stream.DefaultLimits
 	limits.MaxBytes = 64 << 20
 	proc, err := processor.New(processor.Options{Pool: b.pool, Conn: conn, Limits: limits, Settings: processor.DefaultSettings, ID: t.Name(), Logger: log, Metrics: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.carryOut(t, t.Name(), &replay.Runner{Pool: b.pool, Processor: proc, Chunk: chunk, Again: 10 * time.Millisecond})
 }
 
@@ -41,18 +37,12 @@ func (b *testBundle) publisher(t *testing.T, server *testkit.Server, chunk int) 
 func heard(t *testing.T, server *testkit.Server, subject string, n int) (msgs []*nats.Msg) {
 	t.Helper()
 	nc, err := nats.Connect(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer nc.Close()
 	js, err := nc.JetStream()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sub, err := js.SubscribeSync(subject, nats.OrderedConsumer(), nats.BindStream(stream.ReplaysStream))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for {
 		m, err := sub.NextMsg(30 * time.Second)
 		if err != nil {
@@ -60,9 +50,7 @@ func heard(t *testing.T, server *testkit.Server, subject string, n int) (msgs []
 		}
 		msgs = append(msgs, m)
 		meta, err := m.Metadata()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if meta.NumPending == 0 && len(msgs) >= n {
 			return msgs
 		}
@@ -85,9 +73,7 @@ func TestPublishing(t *testing.T) {
 	b.until(t, run, func(r *runs.Run) bool { return r.Counts[replay.Published] >= 40 })
 	server.Stop(t)
 	stopped, err := runs.Show(t.Context(), b.operator, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if stopped.Status != runs.Running || int(stopped.Counts[replay.Published]) >= len(b.ids) {
 		t.Fatalf("%+v", stopped)
 	}
@@ -95,18 +81,14 @@ func TestPublishing(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
-	if err := runs.Change(t.Context(), b.operator, run, runs.Waiting); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), b.operator, run, runs.Waiting))
 	server.Restart(t)
 	ended := b.until(t, run, done)
 	if int(ended.Counts[replay.Published]) != len(b.ids) || ended.Counts[replay.Processed] != ended.Counts[replay.Published] || len(ended.Counts) != 2 {
 		t.Errorf("counts %v of %d events", ended.Counts, len(b.ids))
 	}
 	recs, err := events.Read(t.Context(), b.pool, b.ids, events.AnyBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := map[string][]byte{}
 	for i := range recs {
 		want[strconv.FormatInt(recs[i].ID, 10)] = recs[i].Body

@@ -2,9 +2,11 @@ package replay_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,9 +69,7 @@ func (b *testBundle) carryOut(t *testing.T, id string, replays *replay.Runner) (
 func (b *testBundle) ask(t *testing.T, o replay.Order) int64 {
 	t.Helper()
 	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: replay.Job, Asked: o})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return run
 }
 
@@ -107,60 +107,13 @@ func (b *testBundle) counted(t *testing.T, r *runs.Run, n int) {
 	}
 }
 
-// Whatever is replayed, in whatever order and however often, the objects stay as they are, and so do the outcomes of before.
-func TestReplayChangesNothingThatIsRight(t *testing.T) {
-	t.Parallel()
-	seed := testkit.Seed(t)
-	r := rand.New(rand.NewPCG(seed, 2))
-	b := setup(t, seed, 40)
-	before, live := b.mirror(t), b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`)
-	for _, id := range []string{"one", "two"} {
-		b.start(t, id, sim.Provider{}, 17)
-	}
-	all := []replay.Order{{}, {Filter: events.Filter{ObjectID: "no such"}}, {Filter: events.Filter{Source: b.source, Type: "th*"}}}
-	for range 4 {
-		some := replay.Order{Filter: events.Filter{IDs: []int64{}}}
-		for range r.IntN(len(b.ids)) {
-			some.Filter.IDs = append(some.Filter.IDs, b.ids[r.IntN(len(b.ids))])
-		}
-		all = append(all, some)
-	}
-	var asked []int64
-	for _, o := range all {
-		asked = append(asked, b.ask(t, o))
-	}
-	for i, run := range asked {
-		ended := b.until(t, run, done)
-		want := map[int64]bool{}
-		for _, id := range all[i].Filter.IDs {
-			want[id] = true
-		}
-		n := len(want)
-		if i == 0 || i == 2 {
-			n = len(b.ids)
-		}
-		b.counted(t, ended, n)
-		if n > 0 && ended.Bound < b.ids[len(b.ids)-1] || ended.Cursor != ended.Bound {
-			t.Errorf("run %d ended at %d of %d", run, ended.Cursor, ended.Bound)
-		}
-	}
-	if diff := cmp.Diff(before, b.mirror(t)); diff != "" {
-		t.Errorf("objects: %s", diff)
-	}
-	if diff := cmp.Diff(live, b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`)); diff != "" {
-		t.Errorf("live outcomes: %s", diff)
-	}
-}
-
 // What was lost of the mirror comes back by a replay.
 func TestReplayMendsTheMirror(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 7, 30)
 	const shown = `SELECT object_id || ' ' || version_at || ' ' || deleted || ' ' || ambiguous || ' ' || coalesce(state::text, 'null') || ' ' || last_event_id FROM objects ORDER BY object_id`
 	before := b.rows(t, shown)
-	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM objects WHERE hashtext(object_id) % 2 = 0`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `DELETE FROM objects WHERE hashtext(object_id) % 2 = 0`)
 	if len(b.rows(t, shown)) == len(before) {
 		t.Fatal("nothing was lost")
 	}
@@ -180,29 +133,20 @@ func TestReplayGoesOnWhereItWas(t *testing.T) {
 	run := b.ask(t, replay.Order{Rate: 100})
 	begun := func(r *runs.Run) bool { return r.Counts[replay.Processed] > 0 }
 	b.until(t, run, begun)
-	if err := runs.Change(t.Context(), b.operator, run, runs.Paused); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), b.operator, run, runs.Paused))
 	paused := b.until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.HeldBy == "" })
 	if n := paused.Counts[replay.Processed]; n == 0 || int(n) >= len(b.ids) {
 		t.Fatalf("%d of %d events are done", n, len(b.ids))
 	}
 	first()
-	if err := runs.Change(t.Context(), b.operator, run, runs.Waiting); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), b.operator, run, runs.Waiting))
 	// One that dies between its outcomes and its checkpoint.
-	h, err := runs.Take(t.Context(), b.pool, "dead", time.Millisecond, replay.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
+	h := taken(t, b.pool, "dead", time.Millisecond, replay.Job)
 	ids, _, err := events.Match(t.Context(), b.pool, &events.Filter{}, h.Cursor, h.Bound)
 	if err != nil || len(ids) < 8 {
 		t.Fatal(len(ids), err)
 	}
-	if _, err := b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: run}, ids[:7], false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(b.processor(t, sim.Provider{}).ApplyStored(t.Context(), processor.Target{Run: run}, ids[:7], false)))
 	b.start(t, "second", sim.Provider{}, 5)
 	b.counted(t, b.until(t, run, done), len(b.ids))
 }
@@ -240,9 +184,7 @@ func TestFailuresAreTheRunsOwn(t *testing.T) {
 	if int(ended.Counts["failed"]) != len(b.ids) {
 		t.Error(ended.Counts)
 	}
-	if diff := cmp.Diff(live, b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", live, b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`))
 }
 
 // An order that nobody can read fails, with the reason, and holds up no other.
@@ -250,13 +192,9 @@ func TestUnreadableOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 6, 2)
 	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: replay.Job, Asked: map[string]string{"rate": "fast"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	later, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: replay.Job, Asked: map[string]any{"dry_run": true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.start(t, "one", sim.Provider{}, 100)
 	b.until(t, b.ask(t, replay.Order{}), done)
 	for _, run := range []int64{run, later} {
@@ -272,14 +210,10 @@ func TestReplayMarksTheRule(t *testing.T) {
 	b := setup(t, 13, 10)
 	const shown = `SELECT (to_jsonb(o) - 'updated_at')::text FROM objects o ORDER BY object_id`
 	before := b.rows(t, shown)
-	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE objects SET rule_version = 0`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `UPDATE objects SET rule_version = 0`)
 	b.start(t, "one", sim.Provider{}, 100)
 	b.until(t, b.ask(t, replay.Order{}), done)
-	if diff := cmp.Diff(before, b.rows(t, shown)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", before, b.rows(t, shown))
 }
 
 // A run for a source that is not configured is refused, with what to do; one for all sources goes on, and what failed can be tried again.
@@ -303,5 +237,126 @@ func TestUnknownSource(t *testing.T) {
 	again := b.until(t, b.askRetry(t, replay.Retry{Unfinished: processor.Unfinished{Run: all.Run}}), done)
 	if again.Counts["failed"] != 0 || int(again.Counts[replay.Processed]) != len(b.ids) {
 		t.Errorf("%+v", again)
+	}
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose other result is not of interest.
+func errOf[T any](_ T, err error) error { return err }
+
+// equal reports how a value differs from the one that is wanted.
+func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// taken is the next run of a job, taken by a process.
+func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Hold {
+	t.Helper()
+	h, err := runs.Take(t.Context(), pool, by, lease, job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	return h
+}
+
+// Replays of all or any parts of the log, side by side and any number of times, leave every object
+// as it is, down to when it was written, and so the outcomes of before, though each step of theirs
+// fails now and then: what applies, what moves the checkpoint, and what notes that a run begins or
+// ends. Each event has its outcome in each run, and is counted once.
+func TestReplayChangesNothingThatIsRight(t *testing.T) {
+	t.Parallel()
+	seed := testkit.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 5))
+	b := setupOf(t, seed, sim.Options{Objects: 20, Changes: 10, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 60, Twins: 20,
+		Deletes: 10, Partial: 20})
+	const outcomes = `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`
+	before, live := b.mirror(t), b.rows(t, outcomes)
+	b.flaky(t, "checkpoints", "UPDATE")
+	b.flaky(t, "outcomes", "INSERT")
+	asked := map[int64]int{} // how many events each run chooses
+	asked[b.ask(t, replay.Order{})] = len(b.ids)
+	asked[b.ask(t, replay.Order{Filter: events.Filter{ObjectID: "no such"}})] = 0
+	asked[b.ask(t, replay.Order{Filter: events.Filter{Source: b.source, Type: "th*"}})] = len(b.ids)
+	for range 4 {
+		ids, chosen := []int64{}, map[int64]bool{}
+		for range 1 + r.IntN(len(b.ids)) {
+			id := b.ids[r.IntN(len(b.ids))]
+			ids, chosen[id] = append(ids, id), true
+		}
+		asked[b.ask(t, replay.Order{Filter: events.Filter{IDs: ids}})] = len(chosen)
+	}
+	for _, id := range []string{"one", "two"} {
+		b.start(t, id, sim.Provider{}, 13)
+	}
+	for run, n := range asked {
+		ended := b.until(t, run, done)
+		b.counted(t, ended, n)
+		if n > 0 && ended.Bound < b.ids[len(b.ids)-1] || ended.Cursor != ended.Bound {
+			t.Errorf("run %d ended at %d of %d", run, ended.Cursor, ended.Bound)
+		}
+	}
+	equal(t, "objects", before, b.mirror(t))
+	equal(t, "live outcomes", live, b.rows(t, outcomes))
+}
+
+// While sixteen writers append, a replay passes over nothing that is at or below its bound.
+func TestReplayBesideWriters(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 29, 5)
+	b.start(t, "one", sim.Provider{}, 50)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for n := range 100 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				body := fmt.Appendf(nil, "no thing %d %d", w, n)
+				var batch []events.Delivery
+				for i := range 1 + n%3 {
+					batch = append(batch, events.Delivery{Source: b.source, ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
+						Events: []provider.Event{{Key: fmt.Sprint("w", w, " ", n, " ", i), Type: "thing", Fingerprint: provider.BodyFingerprint(body)}}})
+				}
+				if _, err := events.Append(t.Context(), b.db.Pool, batch); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var asked []int64
+	for range 4 {
+		run := b.ask(t, replay.Order{})
+		b.until(t, run, func(r *runs.Run) bool { return r.Bound > 0 })
+		asked = append(asked, run)
+	}
+	var ended []*runs.Run
+	for _, run := range asked {
+		ended = append(ended, b.until(t, run, done))
+	}
+	close(stop)
+	wg.Wait()
+	for _, r := range ended {
+		missed := b.rows(t, `SELECT e.id::text FROM events e WHERE e.id <= $2 AND NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = $1)`, r.Run, r.Bound)
+		beyond := b.rows(t, `SELECT event_id::text FROM outcomes WHERE run = $1 AND event_id > $2`, r.Run, r.Bound)
+		if len(missed) > 0 || len(beyond) > 0 || int(r.Counts[replay.Processed]) < len(b.ids) {
+			t.Errorf("run %d of %d events: %d missed, %d beyond the bound", r.Run, r.Counts[replay.Processed], len(missed), len(beyond))
+		}
+	}
+	if n := len(b.rows(t, `SELECT id::text FROM events WHERE id > $1`, ended[0].Bound)); n == 0 {
+		t.Error("nothing was appended meanwhile")
 	}
 }

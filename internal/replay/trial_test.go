@@ -20,13 +20,9 @@ import (
 func (b *testBundle) trial(t *testing.T, p provider.Provider) *processor.Trial {
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.operator, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	trial, err := processor.NewTrial(b.operator, map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: p}}, known)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return trial
 }
 
@@ -55,9 +51,7 @@ func (b *testBundle) objects(t *testing.T) map[string]object {
 			ID string
 			object
 		}
-		if err := json.Unmarshal([]byte(text), &o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(text), &o))
 		all[o.ID] = o.object
 	}
 	return all
@@ -68,14 +62,10 @@ func TestDryRunSaysWhatTheRunDoes(t *testing.T) {
 	t.Parallel()
 	seed := testkit.Seed(t)
 	b := setup(t, seed, 120)
-	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM objects WHERE hashtext(object_id) % 3 = 0`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `DELETE FROM objects WHERE hashtext(object_id) % 3 = 0`)
 	// An older version of some others, whose content it is no longer.
-	if _, err := b.db.Pool.Exec(t.Context(), `UPDATE objects SET version_final = false, version_at = 1, tie_set = '[{}]', ambiguous = false, deleted = false, state_hash = sha256('x'),
-  exact_hash = sha256('x'), state = '{"old": true}', window_lo = 1, window_hi = 1, look_after = 0 WHERE hashtext(object_id) % 3 = 1`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `UPDATE objects SET version_final = false, version_at = 1, tie_set = '[{}]', ambiguous = false, deleted = false, state_hash = sha256('x'),
+  exact_hash = sha256('x'), state = '{"old": true}', window_lo = 1, window_hi = 1, look_after = 0 WHERE hashtext(object_id) % 3 = 1`)
 	before, rows := b.objects(t), b.everything(t)
 	trial := b.trial(t, sim.Provider{})
 	told := 0
@@ -84,17 +74,11 @@ func TestDryRunSaysWhatTheRunDoes(t *testing.T) {
 		t.Fatal(told, err)
 	}
 	differences := map[string]processor.Difference{}
-	if err := trial.Differences(100, func(d processor.Difference) error { differences[d.ObjectID] = d; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(rows, b.everything(t)); diff != "" {
-		t.Errorf("a dry run wrote: %s", diff)
-	}
+	must(t, trial.Differences(100, func(d processor.Difference) error { differences[d.ObjectID] = d; return nil }))
+	equal(t, "a dry run wrote", rows, b.everything(t))
 	b.start(t, "one", sim.Provider{}, 170)
 	ended := b.until(t, b.ask(t, replay.Order{}), done)
-	if diff := cmp.Diff(ended.Counts, counts); diff != "" {
-		t.Errorf("counts: %s", diff)
-	}
+	equal(t, "counts", ended.Counts, counts)
 	after := b.objects(t)
 	for id, now := range after {
 		was, stored := before[id]
@@ -103,7 +87,8 @@ func TestDryRunSaysWhatTheRunDoes(t *testing.T) {
 			t.Errorf("%s: stored %t, told %t: %+v -> %+v", id, stored, told, was, now)
 		}
 		for _, c := range d.Changes {
-			if c.Path == "deleted" && string(c.After) != string(must(json.Marshal(now.Deleted))) || c.Path == "state" && !sameJSON(c.After, now.State) || cmp.Equal(c.Before, c.After) {
+			if c.Path == "deleted" && string(c.After) != string(mustJSON(json.Marshal(now.Deleted))) ||
+				c.Path == "state" && !sameJSON(c.After, now.State) || cmp.Equal(c.Before, c.After) {
 				t.Errorf("%s: %s %s -> %s, and it is %+v", id, c.Path, c.Before, c.After, now)
 			}
 		}
@@ -113,7 +98,7 @@ func TestDryRunSaysWhatTheRunDoes(t *testing.T) {
 	}
 }
 
-func must(b []byte, err error) []byte {
+func mustJSON(b []byte, err error) []byte {
 	if err != nil {
 		panic(err)
 	}
@@ -134,15 +119,11 @@ func TestDryRunIsBounded(t *testing.T) {
 	if err != nil || int(counts[replay.Processed]) != len(b.ids) {
 		t.Fatal(counts, err)
 	}
-	if err := trial.Differences(1, func(d processor.Difference) error { t.Errorf("%+v", d); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, trial.Differences(1, func(d processor.Difference) error { t.Errorf("%+v", d); return nil }))
 	if _, err := replay.Try(t.Context(), b.operator, b.trial(t, sim.Provider{}), &replay.Order{}, int64(len(b.ids))-1, func(map[string]int64) {}); !errors.Is(err, replay.ErrTooMany) {
 		t.Error(err)
 	}
-	if _, err := b.db.Pool.Exec(t.Context(), `DELETE FROM objects`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `DELETE FROM objects`)
 	for _, bound := range []func(*processor.Trial){func(t *processor.Trial) { t.Objects = 19 }, func(t *processor.Trial) { t.Bytes = 4000 }} {
 		trial := b.trial(t, sim.Provider{})
 		bound(trial)
