@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -20,7 +16,6 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
-	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -35,17 +30,6 @@ func (s slow) Observe(src *provider.Source, e *provider.Stored) (provider.Observ
 	obs, err := s.Provider.Observe(src, e)
 	s.meanwhile()
 	return obs, err
-}
-
-// slowly is a processor that has read an event when something happens, once.
-func (b *testBundle) slowly(t *testing.T, meanwhile func()) *processor.Processor {
-	t.Helper()
-	proc, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]processor.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"}, Provider: slow{meanwhile: sync.OnceFunc(meanwhile)}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return proc
 }
 
 // Whoever has read an event before it was redacted, and writes after, writes nothing of it: live, in a replay, in a retry, in a rebuild, in a base.
@@ -102,19 +86,16 @@ func TestReadBeforeAndWrittenAfter(t *testing.T) {
 				case "dead":
 					b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES ($1, 0, $2, 0, '', '', '', 'dead', 'of her', 1, now(), 1)`, id, b.source)
 				}
-				p := b.slowly(t, func() { b.do(t, redaction.Order{Events: []int64{id}}) })
+				p := b.log.Processor(t, slow{meanwhile: sync.OnceFunc(func() {
+					b.do(t,
+						redaction.Order{Events: []int64{id}})
+				})})
 				if name == "fold" && before == "dead" {
 					b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES ($1, 69, $2, 0, '', '', '', 'applied', '', 1, now(), 1)`, id, b.source)
 				}
-				if err := write(b, p, id, text); err != nil {
-					t.Fatal(err)
-				}
-				if n := b.rows(t, `SELECT count(*)::text FROM redacted`)[0]; n != "1" {
-					t.Fatal("nothing happened meanwhile")
-				}
-				if left := b.holding(t, "lovelace"); len(left) > 0 {
-					t.Errorf("left in %v", left)
-				}
+				must(t, write(b, p, id, text))
+				b.says(t, "1", `SELECT count(*)::text FROM redacted`)
+				b.gone(t, "lovelace")
 				for _, status := range b.rows(t, `SELECT status FROM outcomes WHERE event_id = $1 AND run IN (70, 72)`, id) {
 					if status != "ignored" {
 						t.Errorf("it is %s", status)
@@ -130,9 +111,8 @@ func (b *testBundle) rebuilt(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged`)
 	b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, b.stored(t), false); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: versioning.Staged}, b.stored(t), false)))
 	b.sameStaged(t)
 }
 
@@ -154,9 +134,7 @@ func (b *testBundle) sameStaged(t *testing.T) {
 	same := func(table string) []string {
 		return b.rows(t, `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' - 'look_after')::text FROM `+table+` o ORDER BY object_id`)
 	}
-	if diff := cmp.Diff(same("objects"), same("staged")); diff != "" {
-		t.Errorf("a rebuild differs: %s", diff)
-	}
+	equal(t, "a rebuild differs", same("objects"), same("staged"))
 }
 
 // What a deletion without a state decided stays so for a rebuild: what it deleted does not come back.
@@ -189,12 +167,9 @@ func TestOthersOfTheVersionStay(t *testing.T) {
 	other := b.event(t, "tied", 5, "tied@else.org")
 	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at) VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`, b.source)
 	hers := b.event(t, "tied", 5, email)
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, b.stored(t), false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.proc.Fold(t.Context(), []int64{other, hers}); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, b.stored(t), false)))
+	must(t, errOf(b.proc.Fold(t.Context(), []int64{other, hers})))
 	b.do(t, redaction.Order{Events: []int64{hers}})
 	if got := b.state(t, "tied"); got != "tied@else.org" {
 		t.Errorf("the mirror has %s", got)
@@ -219,12 +194,10 @@ func TestRedactedBetweenReadingAndStaging(t *testing.T) {
 		})
 		return nil
 	}
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged, Guard: guard}, []int64{id}, false); err != nil {
-		t.Fatal(err)
-	}
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	must(t,
+		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged, Guard: guard},
+			[]int64{id}, false)))
+	b.gone(t, "lovelace")
 }
 
 // A processor that reads an event otherwise than the one that redacts it has its lock all the same.
@@ -235,50 +208,19 @@ func TestRedactedByWhoCannotReadIt(t *testing.T) {
 		b.event(t, "hers", 1, "somebody@else.org")
 		b.exec(t, `INSERT INTO staged SELECT * FROM objects`)
 		id := b.store(t, "hers", body("hers", 5, email), "k")[0]
-		row, err := b.db.Pool.Begin(t.Context()) // the replay has its locks and waits here
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := row.Exec(t.Context(), `SELECT FROM `+table+` FOR UPDATE`); err != nil {
-			t.Fatal(err)
-		}
-		waits := func(where string) {
-			testkit.Eventually(t, time.Minute, func() error {
-				if b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND `+where)[0] == "0" {
-					return errors.New("nobody waits: " + where)
-				}
-				return nil
-			})
-		}
-		applied, redacted := make(chan error, 1), make(chan error, 1)
+		row := hold(t, b.db.Pool, `SELECT FROM `+table+` FOR UPDATE`) // the replay has its locks and waits here
+		applied := make(chan error, 1)
 		go func() {
 			_, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: 70, Into: into}, []int64{id}, false)
 			applied <- err
 		}()
-		waits(`query LIKE '%` + table + `%'`)
-		other, err := processor.New(processor.Options{Pool: b.pool, Settings: processor.DefaultSettings, ID: t.Name(), Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b.waits(t, table)
 		b.ask(t, redaction.Order{Events: []int64{id}})
-		h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			_, err := (&redaction.Runner{Pool: b.pool, Processor: other}).Carry(t.Context(), h, slog.New(slog.DiscardHandler))
-			redacted <- err
-		}()
-		waits(`query LIKE '%redact_events%'`)
-		if err := row.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(<-applied, <-redacted); err != nil {
-			t.Fatal(err)
-		}
-		if left := b.holding(t, "lovelace"); len(left) > 0 {
-			t.Errorf("left in %v", left)
-		}
+		_, redacted := b.carrying(t, b.log.Processor(t, nil, "no source"))
+		b.waits(t, "redact_events")
+		must(t, row.Rollback(t.Context()))
+		must(t, errors.Join(<-applied, <-redacted))
+		b.gone(t, "lovelace")
 	}
 }
 
@@ -288,39 +230,90 @@ func TestConflictKeptMeanwhile(t *testing.T) {
 	b := setup(t)
 	id := b.event(t, "hers", 1, email)
 	tx, err := b.db.Role(t, "gateway").Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
-		VALUES ($1, $2, 'k1', 'thing', '', '\x00', now(), '{}', '{}', $3)`, b.source, id, []byte(email)); err != nil {
-		t.Fatal(err)
-	}
+	execSQL(t, tx, `INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers, verification, body)
+		VALUES ($1, $2, 'k1', 'thing', '', '\x00', now(), '{}', '{}', $3)`, b.source, id, []byte(email))
 	b.ask(t, redaction.Order{Events: []int64{id}})
-	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
-	redacted := make(chan error, 1)
-	go func() {
-		_, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler))
-		redacted <- err
-	}()
-	testkit.Eventually(t, time.Minute, func() error {
-		select {
-		case err := <-redacted:
-			t.Fatalf("it does not wait: %v", err)
-		default:
-		}
-		if b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%redact_events%'`)[0] == "0" {
-			return errors.New("nobody waits")
-		}
-		return nil
-	})
-	if err := errors.Join(tx.Commit(t.Context()), <-redacted); err != nil {
-		t.Fatal(err)
-	}
+	h, redacted := b.carrying(t, b.proc)
+	b.waits(t, "redact_events")
+	must(t, errors.Join(tx.Commit(t.Context()), <-redacted))
 	if left := b.holding(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountConflicts] != 1 {
 		t.Errorf("left in %v, %v", left, h.Counts)
+	}
+}
+
+// What the ledger of effects tells of an object goes with its events, and what was not done has nothing to be done with any more. What was done stays on record, as does what is another's.
+func TestEffectsAreCleared(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "hers", 1, email)
+	b.event(t, "other", 1, "somebody@else.org")
+	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, reason, destination, due, planned_at, updated_at)
+SELECT s.state || o.object_id, 1, 'mail', o.source, o.account, o.object_type, o.object_id, o.last_event_id, 0, jsonb_build_object('new', o.state), s.state, 'told', 'mail',
+  CASE WHEN s.state = 'failed' THEN now() END, now(), now() FROM objects o, unnest('{done,failed,review}'::text[]) AS s(state)`)
+	b.exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at, captured, error)
+SELECT effect, 'send', 0, 'done', 'mail', facts, '', 1, now(), facts, facts::text FROM effects`)
+	b.exec(t, `INSERT INTO effect_holds (source, account, object_type, object_id, state, deleted, there, exact_hash, held_at)
+SELECT source, account, object_type, object_id, state, false, true, exact_hash, now() FROM objects`)
+	b.do(t, b.byEmail(t, email))
+	b.gone(t, "lovelace")
+	want := []string{"donehers done", "doneother done told", "failedhers rejected redacted before it was done", "failedother failed told", "reviewhers rejected redacted before it was done", "reviewother review told"}
+	equal(t, "", want, b.rows(t, `SELECT rtrim(key || ' ' || state || ' ' || reason) FROM effects ORDER BY key`))
+	b.says(t, "3",
+		`SELECT count(*)::text FROM effect_steps WHERE request IS NOT NULL AND captured <> '{}' AND error <> ''`)
+	if held := b.rows(t, `SELECT object_id FROM effect_holds`); len(held) != 1 || held[0] != "other" {
+		t.Errorf("held %q", held)
+	}
+}
+
+// What a process takes and sends while a redaction waits for it is cleared as well; and what it leaves later is, by the next one.
+func TestEffectsUnderWayAreCleared(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "hers", 1, email)
+	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, facts, state, destination, due, planned_at, updated_at)
+SELECT 'k', 1, 'mail', source, account, object_type, object_id, last_event_id, 0, jsonb_build_object('new', state), 'planned', 'mail', now(), now(), now() FROM objects`)
+	takes := hold(t, b.db.Pool,
+		`UPDATE effects SET state = 'running', due = NULL, taken_by = 'a', taken_until = now() + interval '1 hour'`)
+	execSQL(t, takes, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, attempts, reserved_at)
+		SELECT effect, 'send', 0, 'reserved', 'mail', facts, '', 1, now() FROM effects`)
+	b.ask(t, b.byEmail(t, email))
+	h, redacted := b.carrying(t, b.proc)
+	b.waits(t, "")
+	must(t, errors.Join(takes.Commit(t.Context()), <-redacted, h.End(t.Context(), runs.Done, "")))
+	b.gone(t, "lovelace")
+	b.exec(t, `UPDATE effect_steps SET captured = '{"to": "lovelace"}'`)
+	b.exec(t, `UPDATE effects SET state = 'rejected', reason = 'a person says so', taken_by = '', taken_until = NULL`)
+	b.event(t, "hers", 2, email)
+	b.do(t, b.byEmail(t, email))
+	b.gone(t, "lovelace")
+	b.says(t, "a person says so", `SELECT reason FROM effects`)
+}
+
+// A refused delivery that a person releases into the log while a redaction begins lies above its first bound, and is no rejection any more: the run sees it all the same, but where
+// it may clear nothing that is newer than a request.
+func TestReleasedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, until := range []bool{false, true} {
+		b := setup(t)
+		first := b.event(t, "hers", 1, email)
+		order := b.byEmail(t, email)
+		if until {
+			order.Until = first
+		}
+		b.ask(t, order)
+		audit := hold(t, b.db.Pool, `LOCK TABLE redactions IN ACCESS EXCLUSIVE MODE`)
+		_, carried := b.carrying(t, b.proc)
+		b.waits(t, "")
+		b.event(t, "released", 1, email)
+		must(t, audit.Rollback(t.Context()))
+		must(t, <-carried)
+		if left := b.holding(t, email); slices.Contains(left, "objects") != until {
+			t.Errorf("until a request %t: left in %v", until, left)
+		}
+		if b.state(t, "hers") != "nothing" {
+			t.Error("what is older is not cleared")
+		}
 	}
 }

@@ -1,21 +1,25 @@
 package redaction_test
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/postern-gateway/postern/internal/archive"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 // feeds is a server with what was published of some events.
@@ -33,13 +37,9 @@ func newFeeds(t *testing.T) *feeds {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.conn.Close)
-	if err := f.conn.Ensure(t.Context(), stream.DefaultLimits); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.conn.Ensure(t.Context(), stream.DefaultLimits))
 	nc, err := nats.Connect(f.nats.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(nc.Close)
 	if f.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
@@ -54,9 +54,7 @@ func (f *feeds) event(t *testing.T, id int64, text string) {
 	if acks := f.conn.PublishEvents(t.Context(), evs); acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
-	if err := f.conn.PublishReplays(t.Context(), 1, evs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.conn.PublishReplays(t.Context(), 1, evs))
 }
 
 // change publishes what an event made of an object.
@@ -72,9 +70,7 @@ func (f *feeds) change(t *testing.T, id int64, object string, revision int, stat
 func (f *feeds) held(t *testing.T, name string) (texts []string) {
 	t.Helper()
 	s, err := f.js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range s.CachedInfo().State.LastSeq {
 		if m, err := s.GetMsg(t.Context(), i+1); err == nil {
 			texts = append(texts, string(m.Data))
@@ -94,13 +90,10 @@ func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
 	f.change(t, before, "hers", 0, `{"mail": "`+email+`"}`)
 	f.change(t, before, "others", 0, `{"mail": "somebody@else.org"}`)
 	b.ask(t, b.byMentions(t, nil, email))
-	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
-	if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}).Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	h := taken(t, b.pool, "test", time.Minute, redaction.Job)
+	must(t,
+		errOf((&redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}).Carry(t.Context(), h,
+			slog.New(slog.DiscardHandler))))
 	changes := f.held(t, stream.ChangesStream)
 	if len(changes) != 1 || !strings.Contains(changes[0], "somebody@else.org") || h.Counts[redaction.CountMessages] != 1 {
 		t.Errorf("the stream has %v, counts %v", changes, h.Counts)
@@ -114,9 +107,7 @@ func TestRedact_objectOfADroppedEvent_erasesItsChanges(t *testing.T) {
 func TestFeedsForget(t *testing.T) {
 	t.Parallel()
 	b, f := setup(t), newFeeds(t)
-	if err := f.conn.EnsureReplays(t.Context(), stream.DefaultLimits); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.conn.EnsureReplays(t.Context(), stream.DefaultLimits))
 	hers, other := b.event(t, "hers", 1, email), b.event(t, "other", 1, "somebody@else.org")
 	f.event(t, hers, email)
 	f.event(t, other, "other")
@@ -125,10 +116,7 @@ func TestFeedsForget(t *testing.T) {
 	f.change(t, other, "other", 1, `{}`)
 	f.change(t, hers, "hers", 2, `null`) // of the redaction; it was fast
 	b.ask(t, b.byEmail(t, email))
-	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
+	h := taken(t, b.pool, "test", time.Minute, redaction.Job)
 	r := &redaction.Runner{Pool: b.pool, Processor: b.proc, Conn: f.conn}
 	f.nats.Stop(t)
 	if files := f.nats.FilesWith(t, email); len(files) != 3 {
@@ -137,9 +125,7 @@ func TestFeedsForget(t *testing.T) {
 	if _, err := r.Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err == nil {
 		t.Fatal("the run ends though the streams are away")
 	}
-	if ended := b.rows(t, `SELECT (ended_at IS NOT NULL)::text FROM redactions`)[0]; ended != "false" {
-		t.Error("the audit says that it has ended")
-	}
+	b.says(t, "false", `SELECT (ended_at IS NOT NULL)::text FROM redactions`)
 	f.nats.Restart(t)
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := r.Carry(t.Context(), h, slog.New(slog.DiscardHandler))
@@ -149,14 +135,70 @@ func TestFeedsForget(t *testing.T) {
 		t.Errorf("the files %v still have the address", files)
 	}
 	for _, name := range []string{stream.EventsStream, stream.ReplaysStream} {
-		if diff := cmp.Diff([]string{"other"}, f.held(t, name)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		equal(t, name, []string{"other"}, f.held(t, name))
 	}
 	if changes := f.held(t, stream.ChangesStream); len(changes) != 2 {
 		t.Errorf("changes %v, want that of another object and the newest", changes)
 	}
 	if n := h.Counts[redaction.CountMessages]; n != 5 {
 		t.Errorf("%d messages are counted", n)
+	}
+}
+
+// exported is the log as a file.
+func (b *testBundle) exported(t *testing.T) (path string, done archive.Exported) {
+	t.Helper()
+	var out bytes.Buffer
+	done, err := archive.Stream(t.Context(), archive.Exporting{Pool: b.operator, Compression: archive.None}, &out)
+	must(t, err)
+	path = filepath.Join(t.TempDir(), "log.ndjson")
+	must(t, os.WriteFile(path, out.Bytes(), 0o600))
+	return path, done
+}
+
+func (b *testBundle) imported(t *testing.T, path string) archive.Imported {
+	t.Helper()
+	im := archive.Importing{Pool: b.db.Role(t, "gateway"), Now: time.Now(), Sources: map[string]archive.Source{"sim": {Provider: sim.Provider{}, Config: &provider.Source{Name: "sim"}}}}
+	im.Report = func(where string, why error) { t.Errorf("%s: %v", where, why) }
+	done, err := archive.Import(t.Context(), im, path)
+	must(t, err)
+	return done
+}
+
+// An export leaves out what is redacted, and an import elsewhere does not have it; an older export brings nothing back where it came from.
+func TestRedactedIsNotExported(t *testing.T) {
+	t.Parallel()
+	b, other := setup(t), setup(t)
+	b.event(t, "hers", 1, "somebody@else.org")
+	ids := b.store(t, "hers", body("hers", 5, email), "one", "two")
+	b.apply(t, 0, ids...)
+	b.store(t, "hers", body("hers", 6, "new@else.org"), "three")
+	older, done := b.exported(t)
+	if done.Events != 4 {
+		t.Fatalf("%+v", done)
+	}
+	b.do(t, redaction.Order{Events: ids[1:]})
+	newer, done := b.exported(t)
+	text, err := os.ReadFile(newer)
+	if err != nil || bytes.Contains(text, []byte("lovelace")) || done.Events != 2 || done.LeftOut != 2 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if in := other.imported(t, newer); in.New != 2 || len(other.holding(t, "lovelace")) > 0 {
+		t.Errorf("elsewhere: %+v", in)
+	}
+	if in := b.imported(t, older); in.New != 0 || in.Duplicate != 4 {
+		t.Errorf("the older one: %+v", in)
+	}
+	if left := b.holding(t, "lovelace"); len(left) > 0 {
+		t.Errorf("an older export brings it back into %v", left)
+	}
+	var left []int64
+	if _, err := events.Walk(t.Context(), b.operator, &events.Filter{}, 0, 1<<62, func(e *events.Whole) error {
+		if e.Body == nil {
+			left = append(left, e.ID)
+		}
+		return nil
+	}); err != nil || len(left) != 2 {
+		t.Errorf("%v, %v", left, err)
 	}
 }

@@ -1,23 +1,24 @@
 package redaction_test
 
 import (
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
-	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // atState is the order that forgets an address where a state has it, in all that objects show.
 func (b *testBundle) atState(t *testing.T, address string) redaction.Order {
 	t.Helper()
 	f, err := redaction.NewFind("$.customer.email", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return redaction.Order{Source: b.source, Finds: []redaction.Find{f}}
 }
 
@@ -40,9 +41,7 @@ func TestConflictsByValue(t *testing.T) {
 	b.store(t, "hers", body("hers", 1, email), "k1")
 	b.store(t, "other", body("other", 1, "changed@else.org"), "k2")
 	h := b.do(t, b.byEmail(t, email))
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	b.gone(t, "lovelace")
 	if h.Counts[redaction.CountConflicts] != 1 || h.Counts[redaction.CountEvents] != 0 || b.rows(t, `SELECT conflicts::text FROM redactions`)[0] != "1" {
 		t.Errorf("%v", h.Counts)
 	}
@@ -87,17 +86,13 @@ func TestCopiesByValue(t *testing.T) {
 		t.Errorf("%+v, %v", look, err)
 	}
 	b.do(t, order)
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	b.gone(t, "lovelace")
 	if b.rows(t, `SELECT last_value::text FROM tries`)[0] != "2" {
 		t.Error("the row was not written meanwhile")
 	}
 	for _, table := range []string{"bases", "staged"} {
 		got := b.rows(t, `SELECT object_id || ' ' || coalesce(state->'customer'->>'email', 'nothing') FROM `+table+` ORDER BY 1`)
-		if diff := cmp.Diff([]string{"hers nothing", "other somebody@else.org"}, got); diff != "" {
-			t.Errorf("%s: %s", table, diff)
-		}
+		equal(t, table, []string{"hers nothing", "other somebody@else.org"}, got)
 	}
 	if b.state(t, "hers") != "new@else.org" {
 		t.Errorf("the mirror shows %s", b.state(t, "hers"))
@@ -114,10 +109,7 @@ func TestCopiesAsTheyWereRead(t *testing.T) {
 	b.event(t, "later", 1, email)
 	b.exec(t, `INSERT INTO bases SELECT * FROM objects`)
 	b.ask(t, redaction.Order{})
-	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := taken(t, b.pool, "test", time.Minute, redaction.Job)
 	const call = `SELECT redact_copies($1, $2, '{}', array_agg(o.source), array_agg(o.account), array_agg(o.object_type), array_agg(o.object_id), array_agg(o.updated_at - $3::interval)) FROM bases o`
 	copies := func(run int64, table string, ago time.Duration) (n int, err error) {
 		err = b.pool.QueryRow(t.Context(), call, run, table, ago).Scan(&n)
@@ -126,9 +118,7 @@ func TestCopiesAsTheyWereRead(t *testing.T) {
 	if _, err := copies(h.Run.Run, "bases", 0); err == nil {
 		t.Error("without a bound")
 	}
-	if err := h.Freeze(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.Freeze(t.Context(), first))
 	for run, table := range map[int64]string{h.Run.Run: "objects", h.Run.Run + 1: "bases"} {
 		if _, err := copies(run, table, 0); err == nil {
 			t.Errorf("run %d, table %s", run, table)
@@ -157,10 +147,7 @@ func TestOthersOfAVersionThatShows(t *testing.T) {
 		if crash {
 			b.exec(t, `CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.run <> 0 THEN RAISE EXCEPTION 'crash'; END IF; RETURN NEW; END $$`)
 			b.exec(t, `CREATE TRIGGER crash BEFORE INSERT ON outcomes FOR EACH ROW EXECUTE FUNCTION crash()`)
-			h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := taken(t, b.pool, "test", time.Minute, redaction.Job)
 			if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err == nil || b.state(t, "tied") != "nothing" {
 				t.Fatal(err, b.state(t, "tied"))
 			}
@@ -188,11 +175,133 @@ func TestEventsOfWhatShows(t *testing.T) {
 	if h := b.do(t, b.atState(t, email)); h.Counts[redaction.CountEvents] != 2 {
 		t.Errorf("%v", h.Counts)
 	}
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	b.gone(t, "lovelace")
 	if b.state(t, "tied") != "zz@else.org" || b.state(t, "hers") != "nothing" {
 		t.Errorf("tied %s, hers %s", b.state(t, "tied"), b.state(t, "hers"))
 	}
 	b.rebuilt(t, 900)
+}
+
+// strangely applies events by a processor that knows no source: they fail until the source is
+// configured.
+func (b *testBundle) strangely(t *testing.T, ids ...int64) {
+	t.Helper()
+	applied.Apply(t, b.log.Processor(t, nil, "no source"), 0, ids)
+}
+
+// passed says that the auditor has passed all that is stored.
+func (b *testBundle) passed(t *testing.T) {
+	t.Helper()
+	b.exec(t, `INSERT INTO checkpoints (job, run, cursor, leased_by, leased_until, updated_at) SELECT 'auditor', 0, max(id), '', now(), now() FROM events
+		ON CONFLICT (job, run) DO UPDATE SET cursor = excluded.cursor`)
+}
+
+// An object goes with all that named it at the door, also where that was never applied to it, and whatever the auditor has passed.
+func TestEventsThatOnlyNamedTheObject(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "hers", 1, email)
+	b.event(t, "other", 1, "somebody@else.org")
+	failed := b.store(t, "hers", body("hers", 2, "second."+email), "failed")[0]
+	b.strangely(t, failed)
+	dead := b.store(t, "hers", []byte(`{"object_id": "hers", "email": "`+email+`", `), "dead")[0]
+	b.apply(t, 0, dead)
+	ignored := b.store(t, "hers", []byte(`{"ignored": "`+email+`"}`), "ignored")[0]
+	b.exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version) VALUES ($1, 0, $2, 0, '', '', '', 'ignored', 'of no object', 1, now(), 1)`, ignored, b.source)
+	b.says(t, "failed 0, dead 0, ignored 0",
+		`SELECT string_agg(status || ' ' || object, ', ' ORDER BY event_id) FROM outcomes WHERE event_id = ANY($1)`,
+		[]int64{failed, dead, ignored})
+	b.passed(t)
+	order := redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}
+	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 4 || look.Objects != 1 || look.Looked != 5 || look.Shared {
+		t.Errorf("%+v, %v", look, err)
+	}
+	if h := b.do(t, order); h.Counts[redaction.CountEvents] != 4 || h.Counts[redaction.CountSeen] != 5 {
+		t.Errorf("%v", h.Counts)
+	}
+	b.gone(t, "lovelace")
+	b.exec(t, `UPDATE outcomes SET due = now() - interval '1 s' WHERE status = 'failed'`)
+	b.apply(t, 0, failed) // the source is configured again
+	if b.state(t, "hers") != "nothing" || b.state(t, "other") != "somebody@else.org" {
+		t.Errorf("hers %s, other %s", b.state(t, "hers"), b.state(t, "other"))
+	}
+}
+
+// An order that takes all of an account names the account; one that does not takes nothing but what it names.
+func TestAllOfNoAccount(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.event(t, "hers", 1, email)
+	b.event(t, "other", 1, "somebody@else.org")
+	order := b.byEmail(t, email)
+	order.All = true
+	if h := b.do(t, order); h.Counts[redaction.CountEvents] != 1 || b.state(t, "other") != "somebody@else.org" || b.state(t, "hers") != "nothing" {
+		t.Errorf("%v", h.Counts)
+	}
+}
+
+// settling stores a look by which a person has an object settled, and applies it.
+func (b *testBundle) settling(t *testing.T, object, address string) int64 {
+	t.Helper()
+	now := time.Now().UTC()
+	l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: object, Body: fmt.Appendf(nil, `{"unit": 1, "object": {"customer": {"email": %q}}}`, address)},
+		Date: now, Settles: &provider.Settlement{Before: now, Who: "me", Reason: "nobody meant it"}}
+	body, err := l.Encode()
+	must(t, err)
+	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{{Source: b.source, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: []byte(`{}`),
+		Body: body, Events: []provider.Event{{Key: "settle " + object, Type: provider.LookType, ObjectType: "thing", ObjectID: object}}}})
+	must(t, err)
+	b.apply(t, 0, receipts[0][0].ID)
+	return receipts[0][0].ID
+}
+
+// An object that a person had settled, and that has moved on since, stays as it is in a rebuild once the look is redacted: what had ended it does not count again.
+func TestRedactedLooksHaveSettled(t *testing.T) {
+	t.Parallel()
+	for _, asked := range []string{"before", "while"} {
+		t.Run(asked+" a rebuild", func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			at := time.Now().Add(-time.Minute).UnixMicro()
+			b.apply(t, 0, b.store(t, "hers", fmt.Appendf(nil,
+				`{"id": "d", "type": "thing.deleted", "object_id": "hers", "deleted": true, "final": true, "rank": 1, "unit": 1, "time": %d, "object": null}`, at), "unmeant")...)
+			look := b.settling(t, "hers", email)
+			b.apply(t, 0, b.store(t, "hers", fmt.Appendf(nil,
+				`{"id": "u", "type": "thing.updated", "object_id": "hers", "rank": 1, "unit": 1, "time": %d, "object": {"customer": {"email": "new@else.org"}}}`, time.Now().Add(2*time.Second).UnixMicro()), "later")...)
+			if asked == "while" {
+				b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at) VALUES ('rebuild', '{}', '', '', 'running', '', '{}', now(), now())`)
+			}
+			b.do(t, redaction.Order{Events: []int64{look}})
+			const rows = `SELECT (to_jsonb(o) - '{revision,created_at,updated_at,look_after,last_event_id}'::text[])::text FROM `
+			live := b.rows(t, rows+`objects o WHERE settled <> 0 AND state->'customer'->>'email' = 'new@else.org'`)
+			if len(live) != 1 {
+				t.Fatalf("live: %v", b.rows(t, rows+`objects o`))
+			}
+			if asked == "before" {
+				b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
+			}
+			must(t,
+				errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, b.stored(t),
+					false)))
+			equal(t, "live, and made anew", live, b.rows(t, rows+`staged o`))
+			b.gone(t, email)
+		})
+	}
+}
+
+// A redaction of one event keeps when the refetch began by which an operator overwrote the object: an old delete, whose time
+// is not known, still has no effect.
+func TestRedact_overwrittenObject_oldDeleteStaysWithoutEffect(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.settling(t, "hers", email)
+	newer := b.store(t, "hers", fmt.Appendf(nil,
+		`{"id": "u", "type": "thing.updated", "object_id": "hers", "rank": 1, "unit": 1, "time": %d, "object": {"customer": {"email": %q}}}`,
+		time.Now().Add(2*time.Second).UnixMicro(), email), "newer")
+	b.apply(t, 0, newer...)
+	b.do(t, redaction.Order{Events: newer})
+	old := b.store(t, "hers", []byte(`{"id": "d", "type": "thing.deleted", "object_id": "hers", "deleted": true, "final": true, "rank": 1, "object": null}`), "old")
+	b.apply(t, 0, old...)
+	got := b.rows(t, `SELECT o.status || ' ' || b.deleted || ' ' || (b.overwrite_seen > 0) FROM outcomes o JOIN objects b USING (object_id) WHERE o.event_id = $1`, old[0])
+	equal(t, "", []string{"ambiguous false true"}, got)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 func TestNewMention_values_areWholeTokensInAnyEscaping(t *testing.T) {
@@ -68,9 +67,7 @@ func TestNewMention_values_areWholeTokensInAnyEscaping(t *testing.T) {
 				}
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got, _ := redaction.Search([]redaction.Find{f}, []byte(text)); got != want {
 				t.Errorf("%s mentions %s: %t", text, value, got)
 			}
@@ -109,9 +106,7 @@ func TestPeople_NameOf_numberOfNoObject_isADigest(t *testing.T) {
 	b := setup(t)
 	b.object(t, "customer", "7890123456", `{"id": 7890123456}`)
 	people, err := redaction.PeopleOf(t.Context(), b.operator, []int32{b.source}, []string{"7890123456", "4915550100123", "cus_1a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for value, want := range map[string]string{"7890123456": "7890123456", "4915550100123": "sha256:", "cus_1a": "cus_1a"} {
 		if got := people.NameOf(value); !strings.HasPrefix(got, want) {
 			t.Errorf("%s is named %s, want %s", value, got, want)
@@ -125,18 +120,14 @@ func (b *testBundle) byMentions(t *testing.T, include []string, values ...string
 	o := redaction.Order{Include: include}
 	for _, value := range values {
 		f, err := redaction.NewMention(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		o.Finds = append(o.Finds, f)
 	}
 	sources, err := redaction.Sources(t.Context(), b.operator)
 	if err == nil {
 		o.People, err = redaction.PeopleOf(t.Context(), b.operator, sources, values)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return o
 }
 
@@ -148,9 +139,7 @@ func (b *testBundle) put(t *testing.T, objectType, object, headers, body string)
 		Body: []byte(body), Events: []provider.Event{{Key: fmt.Sprint("put", b.n), Type: objectType + ".updated", ObjectType: objectType, ObjectID: object,
 			Fingerprint: provider.BodyFingerprint([]byte(body))}}}
 	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{d})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return receipts[0][0].ID
 }
 
@@ -215,9 +204,7 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 	}
 	order := b.byMentions(t, nil, email, "cus_1a")
 	look, err := redaction.Look(t.Context(), b.operator, &order, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []redaction.TypeCount{{Type: "charge", Events: 2}, {Type: "subscription", Objects: 1, Example: "sub_1"}, {Type: "thing", Objects: 2, Events: 2, Example: "cus_1a"}}
 	if diff := cmp.Diff(want, look.Types); diff != "" || look.Events != 4 || len(look.SharedTypes) > 0 {
 		t.Errorf("the preview: %+v %s", look, diff)
@@ -245,9 +232,7 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 		`SELECT count(*)::text FROM event_conflicts WHERE body <> '' OR headers <> '{}'`:                {"0"},
 		`SELECT (asked ? 'finds')::text FROM redactions UNION SELECT (asked ? 'finds')::text FROM runs`: {"false"},
 	} {
-		if diff := cmp.Diff(want, b.rows(t, sql)); diff != "" {
-			t.Errorf("%s: %s", sql, diff)
-		}
+		equal(t, sql, want, b.rows(t, sql))
 	}
 	h = b.do(t, order)
 	for name, n := range h.Counts {
@@ -271,30 +256,6 @@ func TestRedact_mentionInHeadersOfABodilessConflict_isCleared(t *testing.T) {
 	h := b.do(t, b.byMentions(t, nil, email))
 	if left := b.holding(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountConflicts] != 1 {
 		t.Errorf("left in %v, counts %v", left, h.Counts)
-	}
-}
-
-// TestRedact_mentions_killedInAnyPart_endAsIfNever fails the run at each statement of some kinds in turn, and has another process go on.
-func TestRedact_mentions_killedAndTakenAgain_clearTheRest(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.life(t)
-	order := b.byMentions(t, nil, email, "cus_1a")
-	run := b.ask(t, order)
-	first := b.carry(t)
-	later := b.event(t, "cus_1a", 40, "new@else.org")
-	// The process dies before it can say that it is done: the next begins where the checkpoint says, here at the beginning.
-	b.exec(t, `UPDATE runs SET asked = (SELECT to_jsonb($1::jsonb)) WHERE run = $2`, ptr(mustJSON(t, order)), run)
-	b.exec(t, `UPDATE checkpoints SET cursor = 0, leased_until = now() - interval '1 s' WHERE job = 'redact'`)
-	second := b.carry(t)
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
-	if b.state(t, "cus_1a") != "new@else.org" {
-		t.Errorf("event %d came after the run began, and is gone", later)
-	}
-	if second.Counts[redaction.CountEvents] != first.Counts[redaction.CountEvents] && second.Counts[redaction.CountEvents] != 0 {
-		t.Errorf("%v, then %v", first.Counts, second.Counts)
 	}
 }
 
@@ -324,16 +285,11 @@ func TestRedact_mentions_killedAtManyStatements_goOn(t *testing.T) {
 	trace := new(deaths)
 	config.ConnConfig.Tracer = trace
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	died := 0
 	for n := int64(4); ; n += 2 {
-		h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-		if err != nil || h == nil {
-			t.Fatal(h, err)
-		}
+		h := taken(t, b.pool, "test", time.Minute, redaction.Job)
 		ctx, die := context.WithCancel(t.Context())
 		trace.die = die
 		trace.left.Store(n)
@@ -345,15 +301,11 @@ func TestRedact_mentions_killedAtManyStatements_goOn(t *testing.T) {
 		died++
 		b.exec(t, `UPDATE checkpoints SET leased_until = now() - interval '1 s' WHERE job = 'redact'`)
 	}
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	b.gone(t, "lovelace")
 	if died < 10 {
 		t.Errorf("only %d processes died", died)
 	}
-	if n := b.rows(t, `SELECT events::text FROM redactions`)[0]; n != "4" {
-		t.Errorf("the audit counts %s events", n)
-	}
+	b.says(t, "4", `SELECT events::text FROM redactions`)
 }
 
 func TestRedact_mentionsOfSharedObjects_stayUnlessIncluded(t *testing.T) {
@@ -390,16 +342,12 @@ func TestRedact_mentionsOfSharedObjects_stayUnlessIncluded(t *testing.T) {
 			event := b.put(t, "invoice", "in_2", `{}`, tt.state)
 			order := b.byMentions(t, tt.include, tt.values...)
 			look, err := redaction.Look(t.Context(), b.operator, &order, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want := []redaction.TypeCount{}
 			if !tt.want {
 				want = []redaction.TypeCount{{Type: "invoice", Objects: 1, Events: 1, Example: "in_2"}}
 			}
-			if diff := cmp.Diff(want, look.SharedTypes); diff != "" {
-				t.Errorf("the preview of what is shared: %s", diff)
-			}
+			equal(t, "the preview of what is shared", want, look.SharedTypes)
 			h := b.do(t, order)
 			got := b.rows(t, `SELECT (redacted AND (SELECT redacted FROM mirror.events WHERE id = $1))::text FROM mirror.objects WHERE object_id = 'in_1'`, event)[0]
 			if got != fmt.Sprint(tt.want) || (h.Counts[redaction.CountShared] > 0) == tt.want {
@@ -415,9 +363,7 @@ func TestLook_object_countsWhatElseMentionsIt(t *testing.T) {
 	b := setup(t)
 	b.life(t)
 	look, err := redaction.Look(t.Context(), b.operator, &redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "cus_1a"}}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []redaction.TypeCount{{Type: "charge", Events: 2, Example: "ch_1"}, {Type: "subscription", Objects: 1, Example: "sub_1"}}
 	if diff := cmp.Diff(want, look.Others); diff != "" || look.Events != 1 || look.Objects != 1 {
 		t.Errorf("%+v: %s", look, diff)
@@ -430,9 +376,7 @@ func TestRedact_object_dropsItsRefetchRequest(t *testing.T) {
 	b := setup(t)
 	b.life(t)
 	b.do(t, redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "cus_1a"}}})
-	if diff := cmp.Diff([]string{"other"}, b.rows(t, `SELECT object_id FROM hints`)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"other"}, b.rows(t, `SELECT object_id FROM hints`))
 }
 
 // TestRedact_mentionsOfThePersonsOwnObject_clearIt although it names another person.
@@ -461,9 +405,7 @@ func TestLook_mentionsInALongDelivery_searchItsBodyOnce(t *testing.T) {
 	trace := new(deaths)
 	config.ConnConfig.Tracer = trace
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	order := b.byMentions(t, nil, email)
 	look, err := redaction.Look(t.Context(), pool, &order, nil)

