@@ -33,26 +33,20 @@ func setupClock(t *testing.T, at string) *clock {
 	db := testkit.Database(t)
 	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz)`, `INSERT INTO test_clock VALUES ('` + at + `')`, `GRANT SELECT ON test_clock TO PUBLIC`,
 		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT at FROM postern.test_clock'`} {
-		if _, err := db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		db.Exec(t, sql)
 	}
 	return &clock{testBundle{db.Role(t, "operator"), db.Role(t, "processor")}, db}
 }
 
 func (c *clock) set(t *testing.T, at time.Time) {
 	t.Helper()
-	if _, err := c.db.Pool.Exec(t.Context(), `UPDATE test_clock SET at = $1`, at); err != nil {
-		t.Fatal(err)
-	}
+	c.db.Exec(t, `UPDATE test_clock SET at = $1`, at)
 }
 
 func instant(t *testing.T, text string) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return at
 }
 
@@ -80,9 +74,7 @@ func schedule(name, cron string) runs.Schedule {
 
 func tick(t *testing.T, p *runs.Planner) {
 	t.Helper()
-	if err := p.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Tick(t.Context()))
 }
 
 // at sets the clock and plans.
@@ -96,9 +88,7 @@ func (c *clock) at(t *testing.T, p *runs.Planner, text string) {
 func (b *testBundle) of(t *testing.T, name string) (all []string) {
 	t.Helper()
 	page, err := runs.List(t.Context(), b.operator, runs.Filter{Schedule: name}, "", 500)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range page.Items {
 		r := page.Items[len(page.Items)-1-i]
 		all = append(all, r.PlannedAt.UTC().Format("02 15:04 ")+string(r.Status))
@@ -110,9 +100,7 @@ func (b *testBundle) of(t *testing.T, name string) (all []string) {
 func (b *testBundle) finish(t *testing.T) (n int) {
 	t.Helper()
 	for h := b.take(t, "me", time.Hour); h != nil; h = b.take(t, "me", time.Hour) {
-		if err := h.End(t.Context(), runs.Done, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.End(t.Context(), runs.Done, ""))
 		n++
 	}
 	return n
@@ -121,9 +109,7 @@ func (b *testBundle) finish(t *testing.T) (n int) {
 func (b *testBundle) scheduled(t *testing.T, name string) *runs.Scheduled {
 	t.Helper()
 	s, err := runs.ShowSchedule(t.Context(), b.operator, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -137,9 +123,7 @@ func TestAPlannedTimeIsOneRun(t *testing.T) {
 	s := schedule("often", "*/20 0-23 * * *")
 	s.TimeZone = "Europe/Berlin"
 	times, err := timetable.Parse(s.Cron, s.TimeZone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const n = 5
 	planners := make([]*runs.Planner, n)
 	for i := range planners {
@@ -186,9 +170,7 @@ func TestAPlannedTimeIsOneRun(t *testing.T) {
 		}
 		c.finish(t)
 	}
-	if diff := cmp.Diff(want, c.of(t, "often")); diff != "" {
-		t.Errorf("want one run for each planned time: %s", diff)
-	}
+	equal(t, "want one run for each planned time", want, c.of(t, "often"))
 	if s := c.scheduled(t, "often"); s.Skipped != 0 {
 		t.Errorf("%d were decided again: %s", s.Skipped, s.SkippedWhy)
 	}
@@ -215,12 +197,8 @@ func TestAbsence(t *testing.T) {
 	c.at(t, p, "2026-05-04T09:59:59Z")
 	c.finish(t)
 	c.at(t, p, "2026-05-04T10:00:00Z")
-	if diff := cmp.Diff([]string{"01 13:00 done", "04 09:00 done", "04 10:00 waiting"}, c.of(t, "run")); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"01 13:00 done", "04 10:00 waiting"}, c.of(t, "none")); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"01 13:00 done", "04 09:00 done", "04 10:00 waiting"}, c.of(t, "run"))
+	equal(t, "", []string{"01 13:00 done", "04 10:00 waiting"}, c.of(t, "none"))
 	if s := c.scheduled(t, "none"); s.Skipped != 1 || !strings.Contains(s.SkippedWhy, "nobody was there") || s.SkippedAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -245,24 +223,16 @@ func TestOverlaps(t *testing.T) {
 		t.Fatalf("a run was taken while the one before is open: %+v", h.Run)
 	}
 	c.at(t, p, "2026-05-01T15:00:00Z")
-	if diff := cmp.Diff([]string{"01 13:00 running"}, c.of(t, "skip")); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"01 13:00 running", "01 14:00 waiting"}, c.of(t, "queue")); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"01 13:00 running"}, c.of(t, "skip"))
+	equal(t, "", []string{"01 13:00 running", "01 14:00 waiting"}, c.of(t, "queue"))
 	for _, h := range []*runs.Hold{first, second} {
-		if err := h.End(t.Context(), runs.Failed, "for a test"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.End(t.Context(), runs.Failed, "for a test"))
 	}
 	if n := c.finish(t); n != 1 {
 		t.Errorf("%d runs were waiting", n)
 	}
 	c.at(t, p, "2026-05-01T16:00:00Z")
-	if diff := cmp.Diff([]string{"01 13:00 failed", "01 16:00 waiting"}, c.of(t, "skip")); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"01 13:00 failed", "01 16:00 waiting"}, c.of(t, "skip"))
 	if s := c.scheduled(t, "skip"); s.Skipped != 2 || !strings.Contains(s.SkippedWhy, "is still running") || !s.SucceededAt.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -290,9 +260,7 @@ func TestPause(t *testing.T) {
 	}
 	c.at(t, p, "2026-05-01T14:40:00Z")
 	c.at(t, p, "2026-05-01T15:00:01Z")
-	if diff := cmp.Diff([]string{"01 15:00 waiting"}, c.of(t, "s")); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"01 15:00 waiting"}, c.of(t, "s"))
 	if _, err := runs.PauseSchedule(t.Context(), c.operator, "none", "me"); !errors.Is(err, events.ErrNotFound) {
 		t.Error(err)
 	}
@@ -312,9 +280,7 @@ func TestChangedSchedules(t *testing.T) {
 		t.Errorf("%v %v", c.of(t, "a"), c.of(t, "b"))
 	}
 	c.at(t, p, "2026-05-02T16:00:00Z")
-	if diff := cmp.Diff([]string{"02 16:00 waiting"}, c.of(t, "a")); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"02 16:00 waiting"}, c.of(t, "a"))
 	if s := c.scheduled(t, "b"); s.Planned || !s.Next.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -362,9 +328,7 @@ func TestTwoConfigurations(t *testing.T) {
 		t.Errorf("not taken back: %+v", got)
 	}
 	c.at(t, fresh, "2026-05-01T16:00:00Z")
-	if diff := cmp.Diff([]string{"01 16:00 waiting"}, c.of(t, "a")); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", []string{"01 16:00 waiting"}, c.of(t, "a"))
 	const warns = `level=WARN msg="schedule planned as another process's configuration has it`
 	for _, said := range []*bytes.Buffer{&saidByOld, &saidByFresh} {
 		if strings.Count(said.String(), warns) != 1 || !strings.Contains(said.String(), `schedule=a`) {
@@ -392,9 +356,7 @@ func TestWhatCannotBePlanned(t *testing.T) {
 		t.Error(err)
 	}
 	for name, want := range map[string][]string{"bad": {"01 13:00 failed"}, "away": nil, "other": nil, "good": {"01 13:00 waiting"}} {
-		if diff := cmp.Diff(want, c.of(t, name)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		equal(t, name, want, c.of(t, name))
 	}
 	if r := c.show(t, c.scheduled(t, "bad").Last); !strings.Contains(r.Detail, "at") || r.EndedAt.IsZero() {
 		t.Errorf("%+v", r)
@@ -412,9 +374,7 @@ func TestWhatCannotBePlanned(t *testing.T) {
 func TestJobsOfOneOpenRun(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
-	if _, err := c.db.Pool.Exec(t.Context(), `CREATE UNIQUE INDEX one_open ON runs (job) WHERE ended_at IS NULL`); err != nil {
-		t.Fatal(err)
-	}
+	c.db.Exec(t, `CREATE UNIQUE INDEX one_open ON runs (job) WHERE ended_at IS NULL`)
 	p := c.planner(schedule("a", "0 * * * *"), schedule("b", "0 * * * *"), schedule("c", "0 0 1 1 *"))
 	tick(t, p)
 	c.at(t, p, "2026-05-01T13:00:00Z")

@@ -37,9 +37,7 @@ func (b *testBundle) run(t *testing.T, pool *pgxpool.Pool, lease time.Duration, 
 	}
 	out := &running{said: &bytes.Buffer{}, metrics: prometheus.NewRegistry()}
 	metrics, err := runs.NewMetrics(out.metrics, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := runs.NewRunner(runs.Options{Pool: pool, ID: "one", Jobs: jobs, Metrics: metrics, Logger: slog.New(slog.NewTextHandler(out.said, nil)),
 		Settings: runs.Settings{Poll: 10 * time.Millisecond, Lease: lease, PutOff: time.Millisecond, PutOffMost: 20 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,9 +57,7 @@ func (b *testBundle) run(t *testing.T, pool *pgxpool.Pool, lease time.Duration, 
 func (b *testBundle) askFor(t *testing.T, job string) int64 {
 	t.Helper()
 	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: job, Asked: struct{}{}, Who: "me"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return run
 }
 
@@ -166,17 +162,13 @@ func TestPutOff(t *testing.T) {
 	putOff(h, 6)
 	h = after(10 * time.Second)
 	h.Counts["applied"]++
-	if _, err := h.Advance(t.Context(), h.Cursor); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(h.Advance(t.Context(), h.Cursor)))
 	if r := c.show(t, run); r.Detail != "" {
 		t.Errorf("still says %q", r.Detail)
 	}
 	putOff(h, 1)
 	h = after(time.Second)
-	if _, err := h.Advance(t.Context(), 7); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(h.Advance(t.Context(), 7)))
 	putOff(h, 1)
 }
 
@@ -194,9 +186,7 @@ func TestTakeInTurn(t *testing.T) {
 		c.set(t, now)
 		h := c.take(t, "me", time.Minute)
 		turns = append(turns, h.Run.Run)
-		if _, err := h.PutOff(t.Context(), errors.New("trouble"), 0, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(h.PutOff(t.Context(), errors.New("trouble"), 0, 0)))
 	}
 	if got := fmt.Sprint(turns); got != "[1 2 3 1 2 3 1]" {
 		t.Errorf("taken: %s", got)
@@ -232,9 +222,7 @@ func TestRunsLeaveConnections(t *testing.T) {
 	few := b.processor.Config()
 	few.MaxConns = 3
 	pool, err := pgxpool.NewWithConfig(t.Context(), few)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	var now, most atomic.Int64
 	carry := func(ctx context.Context, h *runs.Hold, _ *slog.Logger) (runs.Status, error) {
@@ -306,9 +294,9 @@ func TestALostRunIsStopped(t *testing.T) {
 		return "", ctx.Err()
 	}})
 	<-begun
-	if _, err := c.db.Pool.Exec(t.Context(), `UPDATE checkpoints SET leased_by = 'other', leased_until = clock_now() + interval '1 hour' WHERE run = $1`, run); err != nil {
-		t.Fatal(err)
-	}
+	c.db.Exec(t,
+		`UPDATE checkpoints SET leased_by = 'other', leased_until = clock_now() + interval '1 hour' WHERE run = $1`,
+		run)
 	if err := <-causes; !errors.Is(err, runs.ErrLost) {
 		t.Errorf("stopped by %v", err)
 	}
@@ -358,28 +346,20 @@ func TestRest(t *testing.T) {
 	}
 	change := func(to runs.Status) {
 		t.Helper()
-		if err := runs.Change(t.Context(), c.operator, run, to); err != nil {
-			t.Fatal(err)
-		}
+		must(t, runs.Change(t.Context(), c.operator, run, to))
 	}
 	h := c.take(t, "me", time.Minute)
-	if _, err := h.PutOff(t.Context(), errors.New("trouble"), 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(h.PutOff(t.Context(), errors.New("trouble"), 0, 0)))
 	c.set(t, instant(t, "2026-05-01T12:00:01Z"))
 	h = c.take(t, "me", time.Minute)
 	rests(h, runs.Paused)
-	if err := h.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.Release(t.Context()))
 	if c.take(t, "other", time.Minute) != nil {
 		t.Fatal("a run that rests is taken")
 	}
 	change(runs.Waiting)
 	h = c.take(t, "me", time.Minute)
-	if _, err := c.operator.Exec(t.Context(), `UPDATE runs SET asked = '{"type": "y"}' WHERE run = $1`, run); err != nil {
-		t.Fatal(err)
-	}
+	execSQL(t, c.operator, `UPDATE runs SET asked = '{"type": "y"}' WHERE run = $1`, run)
 	rests(h, runs.Running)
 	if string(h.Asked) != `{"type": "y"}` {
 		t.Errorf("asked for %s", h.Asked)
@@ -415,9 +395,7 @@ func TestTakeIsOneStatement(t *testing.T) {
 	config.AfterConnect = nil // which has statements of its own
 	config.ConnConfig.Tracer = &canceller{cancel}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	h, err := runs.Take(ctx, pool, "me", time.Hour, job)
 	if err != nil || h == nil || h.Run.Run != run || h.Reason != "why" || h.Status != runs.Running || !strings.HasPrefix(h.HeldBy, "me/") || ctx.Err() == nil {

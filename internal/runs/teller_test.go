@@ -49,9 +49,7 @@ func (b *testBundle) teller(t *testing.T, f *feed) (*runs.Teller, *prometheus.Re
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics, err := runs.NewMetrics(reg, []string{job})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return runs.NewTeller(runs.Teller{Pool: b.processor, Publish: f.publish, Metrics: metrics, Logger: slog.New(slog.DiscardHandler), Every: time.Hour, Again: time.Minute}), reg
 }
 
@@ -59,9 +57,7 @@ func (b *testBundle) teller(t *testing.T, f *feed) (*runs.Teller, *prometheus.Re
 func sample(t *testing.T, reg *prometheus.Registry, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			var have []string
@@ -92,13 +88,9 @@ func TestEndsAreTold(t *testing.T) {
 		if i%4 == 0 {
 			end, detail = runs.Failed, "why"
 		}
-		if err := h.End(t.Context(), end, detail); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.End(t.Context(), end, detail))
 	}
-	if err := runs.Change(t.Context(), c.operator, 30, runs.Cancelled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), c.operator, 30, runs.Cancelled))
 	var all sync.WaitGroup
 	for _, one := range []*runs.Teller{teller, other, teller, other} {
 		all.Go(func() {
@@ -117,9 +109,7 @@ func TestEndsAreTold(t *testing.T) {
 		}
 	}
 	f.goes(true)
-	if err := runs.Change(t.Context(), c.operator, 29, runs.Cancelled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), c.operator, 29, runs.Cancelled))
 	if n, err := teller.Tell(t.Context()); err == nil || n != 1 {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -146,9 +136,7 @@ func TestTellerIsHurried(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- teller.Run(ctx) }()
 	run := b.ask(t, "")
-	if err := runs.Change(t.Context(), b.operator, run, runs.Cancelled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), b.operator, run, runs.Cancelled))
 	testkit.Eventually(t, time.Minute, func() error {
 		teller.Hurry()
 		f.mu.Lock()
@@ -170,9 +158,7 @@ func TestRunsAreMeasured(t *testing.T) {
 	c := setupClock(t, "2026-05-01T12:00:00Z")
 	reg := prometheus.NewRegistry()
 	m, err := runs.NewMetrics(reg, []string{job})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := c.planner(schedule("s", "0 * * * *"), schedule("never", "0 0 1 1 *"))
 	tick(t, p)
 	for range 3 {
@@ -181,9 +167,7 @@ func TestRunsAreMeasured(t *testing.T) {
 	c.take(t, "me", 24*time.Hour)
 	c.at(t, p, "2026-05-01T13:00:00Z")
 	c.at(t, p, "2026-05-01T14:00:30Z")
-	if err := m.Read(t.Context(), c.processor); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Read(t.Context(), c.processor))
 	for _, want := range []struct {
 		name   string
 		labels []string
@@ -198,9 +182,7 @@ func TestRunsAreMeasured(t *testing.T) {
 		}
 	}
 	c.finish(t)
-	if err := m.Read(t.Context(), c.processor); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Read(t.Context(), c.processor))
 	if got, want := sample(t, reg, "postern_schedule_last_success_timestamp_seconds", "s"), instant(t, "2026-05-01T14:00:30Z").Unix(); got != float64(want) {
 		t.Errorf("succeeded at %g, want %d", got, want)
 	}
@@ -241,17 +223,13 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
-VALUES (1, 7, 1, 0, '', '', '', 'ignored', '', 1, clock_now(), 1)`); err != nil {
-		t.Fatal(err)
-	}
+	c.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
+VALUES (1, 7, 1, 0, '', '', '', 'ignored', '', 1, clock_now(), 1)`)
 	c.set(t, instant(t, "2026-05-20T12:00:00Z"))
 	kept := []string{"7"}
 	open := c.ask(t, "open")
 	young := c.ask(t, "young")
-	if err := runs.Change(t.Context(), c.operator, young, runs.Cancelled); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.Change(t.Context(), c.operator, young, runs.Cancelled))
 	kept = append(kept, fmt.Sprint(open), fmt.Sprint(young))
 	keeper, before := c.db.Role(t, "maintenance"), instant(t, "2026-05-10T12:00:00Z")
 	if n, err := runs.CountOld(t.Context(), c.operator, before); err != nil || n != 1200 {
@@ -268,9 +246,7 @@ VALUES (1, 7, 1, 0, '', '', '', 'ignored', '', 1, clock_now(), 1)`); err != nil 
 		t.Errorf("forgot %d more, %v", n, err)
 	}
 	page, err := runs.List(t.Context(), c.operator, runs.Filter{}, "", 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var left []string
 	for i := range page.Items {
 		left = append([]string{fmt.Sprint(page.Items[i].Run)}, left...)
