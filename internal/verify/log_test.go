@@ -1,12 +1,19 @@
 package verify_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/verify"
@@ -85,19 +92,14 @@ func TestManyOfAKind(t *testing.T) {
 	}
 }
 
-// The statement that a violation comes with mends it.
+// The statement that a violation comes with mends it: it makes a key again, and sets the auditor
+// back.
 func TestKeysAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.damage(t, `DELETE FROM event_keys WHERE id = $1`, b.ids[5])
 	b.exec(t, b.finds(t, verify.EventWithoutKey, 1).Mend)
 	b.clean(t)
-}
-
-// ... and so does that which sets the auditor back.
-func TestTheAuditorIsSetBack(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
 	b.damage(t, `DELETE FROM outcomes WHERE event_id = $1`, b.ids[5])
 	o := b.options(t)
 	o.Sources = nil
@@ -162,5 +164,202 @@ func TestBesideWriters(t *testing.T) {
 			return
 		default:
 		}
+	}
+}
+
+// Each way in which a body can be wrong is found and named. That the object then differs as well is for others to find.
+func TestDamagedBodies(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind verify.Kind
+		sql  string
+	}{
+		"body":        {verify.FingerprintDiffers, `UPDATE events SET body = set_byte(body, 3, get_byte(body, 3) # 1) WHERE id = $1`},
+		"fingerprint": {verify.FingerprintDiffers, `WITH k AS (UPDATE event_keys SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1) UPDATE events SET fingerprint = '\x00112233445566778899aabbccddeeff' WHERE id = $1`},
+		"no body":     {verify.BodyMissing, `UPDATE events SET body = NULL WHERE id = $1`},
+		"redacted":    {verify.RedactionUndone, `INSERT INTO redacted (event, run, at) VALUES ($1, 1, now())`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.damage(t, c.sql, b.ids[7])
+			r := b.verify(t)
+			if len(r.Findings) == 2 && r.Findings[1].Kind == verify.ObjectDiffers {
+				r.Findings = r.Findings[:1]
+			}
+			if item := found(t, r, c.kind, 1); item.Event != b.ids[7] {
+				t.Errorf("event %d: %+v", b.ids[7], item)
+			}
+		})
+	}
+}
+
+// The body of a delivery of several events lies with the first of them, and may be too large to be read with others.
+func TestDeliveriesOfSeveralEvents(t *testing.T) {
+	t.Parallel()
+	b := empty(t)
+	e := at("obj_1", 1)
+	e.Body = bytes.Replace(e.Body, []byte(`"object":{`), fmt.Appendf(nil, `"object":{"text":%q,`, strings.Repeat("some text ", 4000)), 1)
+	d := events.Delivery{Source: b.log.Source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body}
+	for _, key := range []string{"a", "b", "c"} {
+		d.Events = append(d.Events, provider.Event{Key: key, Type: "thing", ObjectType: "thing", ObjectID: "obj_1", Fingerprint: provider.BodyFingerprint(e.Body)})
+	}
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{d})
+	must(t, err)
+	for _, r := range receipts[0] {
+		applied.Apply(t, b.proc, events.LiveRun, []int64{r.ID})
+	}
+	if r := b.clean(t); r.Looked["bodies"] != 3 {
+		t.Errorf("%+v", r.Looked)
+	}
+	b.damage(t, `UPDATE events SET body = set_byte(body, length(body) - 9, 7) WHERE body IS NOT NULL`)
+	if r := b.verify(t); r.Findings[0].Kind != verify.FingerprintDiffers || r.Findings[0].Count != 3 {
+		t.Errorf("%+v", r.Findings)
+	}
+	b.damage(t, `UPDATE events SET body = NULL WHERE body IS NOT NULL`)
+	if r := b.verify(t); r.Findings[0].Kind != verify.BodyMissing || r.Findings[0].Count != 3 {
+		t.Errorf("%+v", r.Findings)
+	}
+}
+
+// signed stores a signed delivery of Stripe's; its source is told by how often it was called.
+func (b *testBundle) signed(t *testing.T, number int32, src *provider.Source, n int) int64 {
+	t.Helper()
+	p := stripe.Stripe{}
+	s, err := p.Vary(p.Samples()[0], n, time.Now(), true)
+	must(t, err)
+	d, err := p.Sign(src, s, time.Now())
+	must(t, err)
+	d.ReceivedAt = time.Now()
+	v, err := p.Verify(src, d)
+	must(t, err)
+	named, err := p.Identify(src, d)
+	must(t, err)
+	proof, err := json.Marshal(v)
+	must(t, err)
+	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
+		Headers: events.AppendHeaders(nil, p.Headers(), d), Verification: proof, Body: d.Body, Events: named}})
+	must(t, err)
+	return receipts[0][0].ID
+}
+
+// Stored deliveries are proven again as of their receipt, however long that is ago, by the secret that proved them.
+func TestSignatures(t *testing.T) {
+	t.Parallel()
+	b := empty(t)
+	number := b.log.Add(t, "shop")
+	src := &provider.Source{Name: "shop", Secrets: []provider.Secret{{Name: "main", Value: []byte("whsec_0123456789abcdef0123456789abcdef")}}}
+	b.log.Sources["shop"] = processor.Source{Number: number, Config: src, Provider: stripe.Stripe{}}
+	var ids []int64
+	for i := range 5 {
+		ids = append(ids, b.signed(t, number, src, i))
+	}
+	o := b.options(t)
+	o.Signatures = true
+	if r := run(t, o); len(r.Findings) != 0 || r.Looked["signatures"] != 5 || r.Looked["bodies"] != 5 {
+		t.Errorf("%+v", r)
+	}
+	b.damage(t, `UPDATE events SET received_at = received_at - interval '1 day' WHERE id = $1`, ids[2])
+	if item := found(t, run(t, o), verify.SignatureWrong, 1); item.Event != ids[2] || !strings.Contains(item.Detail, `secret "main"`) {
+		t.Errorf("%+v", item)
+	}
+	if r := b.clean(t); r.Looked["signatures"] != 0 {
+		t.Errorf("nobody asked: %+v", r.Looked)
+	}
+	src.Secrets[0].Value = bytes.ToUpper(src.Secrets[0].Value)
+	src.Keys = nil
+	found(t, run(t, o), verify.SignatureWrong, 5)
+	src.Secrets[0].Name = "another"
+	if r := run(t, o); len(r.Findings) != 0 || len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], "5 deliveries of source shop were not verified again") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// ledger has effects in every state, with steps as they are then: it is as it should be.
+func ledger(t *testing.T) *testBundle {
+	t.Helper()
+	b := setup(t)
+	b.exec(t, `
+		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, undoing, destination, due, taken_by, taken_until, planned_at, updated_at)
+		SELECT 'mail:' || n, 1, 'mail', $1, '', 'thing', n::text, 7, 0, state, undoing, 'post', CASE WHEN state IN ('planned', 'failed') THEN now() END,
+		  CASE WHEN state = 'running' THEN 'a' ELSE '' END, CASE WHEN state = 'running' THEN now() + interval '1 min' END, now() - interval '3 days', now() - interval '2 days'
+		FROM (VALUES (1, 'waiting', false), (2, 'planned', false), (3, 'running', false), (4, 'failed', false), (5, 'review', false), (6, 'done', false), (7, 'done', true), (8, 'rejected', false), (9, 'superseded', false),
+		  (10, 'expired', false)) AS d(n, state, undoing)`, b.log.Source)
+	b.exec(t, `
+		INSERT INTO effect_steps (effect, step, undo, place, state, destination, fingerprint, attempts, reserved_at, ended_at)
+		SELECT e.effect, step, undo, 0, d.state, 'post', '', 1, now() - interval '1 day', now() - interval '1 day'
+		FROM effects e JOIN (VALUES (2, 'a', false, 'done'), (3, 'a', false, 'done'), (3, 'b', false, 'reserved'), (4, 'a', false, 'failed'), (5, 'a', false, 'unknown'), (6, 'a', false, 'done'), (7, 'a', false, 'done'),
+		  (7, 'a', true, 'done'), (7, 'b', false, 'failed'), (8, 'a', false, 'unknown')) AS d(n, step, undo, state) ON e.key = 'mail:' || d.n`)
+	return b
+}
+
+// A ledger that is as it should be has no violation, and what waits for persons is told.
+func TestEffectsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	r := ledger(t).clean(t)
+	if r.Looked["effects"] != 10 {
+		t.Errorf("%v", r.Looked)
+	}
+	var told []string
+	for _, w := range r.Waiting {
+		if what, _, _ := strings.Cut(w.What, " ("); w.Count > 0 {
+			told = append(told, what)
+		}
+	}
+	for _, want := range []string{"effects that are due", "steps of which nobody knows whether they were done", "effects that a person must see to", "effects that wait for an approval"} {
+		if !strings.Contains(strings.Join(told, "|"), want) {
+			t.Errorf("%q is not told: %q", want, told)
+		}
+	}
+	for _, w := range r.Waiting {
+		if strings.HasPrefix(w.What, "steps of which") && (w.Count != 1 || w.Seconds < 80_000) {
+			t.Errorf("%+v", w)
+		}
+	}
+	b := setup(t)
+	b.exec(t, `INSERT INTO effect_window_waits SELECT 'weekly', $1, '', 'thing', n::text, now() - interval '3 h', now() - interval '2 h' FROM generate_series(1, 3) n`, b.log.Source)
+	r = b.clean(t)
+	if !slices.ContainsFunc(r.Waiting, func(w verify.Wait) bool {
+		return w.Count == 3 && w.Seconds > 7_000 && strings.HasPrefix(w.What, "objects in doubt")
+	}) {
+		t.Errorf("%+v", r.Waiting)
+	}
+	if n := r.Looked["effects"]; n != 0 {
+		t.Errorf("%d effects where there are none", n)
+	}
+}
+
+// Each way in which the ledger of effects can be wrong is found and named.
+func TestDamagedEffects(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind  verify.Kind
+		sql   string
+		names string
+	}{
+		"done in doubt":      {verify.EffectWrong, `UPDATE effect_steps SET state = 'unknown' WHERE effect = (SELECT effect FROM effects WHERE key = 'mail:6')`, "step a is unknown, and the effect is done"},
+		"reserved for ever":  {verify.EffectWrong, `UPDATE effect_steps SET state = 'reserved' WHERE state = 'failed' AND effect = (SELECT effect FROM effects WHERE key = 'mail:4')`, "step a is reserved, and the effect is failed"},
+		"nobody's":           {verify.EffectWrong, `UPDATE effects SET taken_by = '' WHERE state = 'running'`, "nobody has taken it"},
+		"begun unapproved":   {verify.EffectWrong, `UPDATE effects SET state = 'waiting' WHERE key = 'mail:6'`, "step a is done, and the effect is waiting"},
+		"begun and expired":  {verify.EffectWrong, `UPDATE effects SET state = 'expired' WHERE key = 'mail:6'`, "step a is done, and the effect is expired"},
+		"never due":          {verify.EffectWrong, `ALTER TABLE effects DROP CONSTRAINT effects_check; UPDATE effects SET due = NULL WHERE state = 'planned'`, "it is planned, and never due"},
+		"undone, never done": {verify.EffectWrong, `UPDATE effect_steps SET state = 'failed' WHERE NOT undo AND step = 'a' AND effect = (SELECT effect FROM effects WHERE key = 'mail:7')`, "step a is undone, and was not done"},
+		"twice":              {verify.EffectTwice, `DROP INDEX effects_key; UPDATE effects SET key = 'mail:6' WHERE key = 'mail:8'`, "are both of key mail:6, version 1"},
+		"of nothing":         {verify.EffectWrong, `UPDATE effects SET event_id = 0, facts = '{"new": {}}' WHERE key = 'mail:6'`, "it is of no event, and of no window of a schedule"},
+		"too late":           {verify.WaitsTooLong, `UPDATE effects SET due = now() - interval '2 hours' WHERE state = 'planned'`, "effects that are due: 2, the oldest for 2h0m0s; 1h0m0s is allowed"},
+		"stray": {verify.WaitsTooLong, `UPDATE effects SET due = clock_timestamp(), reason = 'its rule is not configured, so it waits' WHERE key = 'mail:2'`,
+			"effects whose rule or destination is not configured: 1, the oldest for 72h0m0s; 1h0m0s is allowed"},
+		"lapsed": {verify.WaitsTooLong, `UPDATE effects SET taken_until = now() - interval '2 hours' WHERE state = 'running'`, "effects that a process had taken that ended: 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := ledger(t)
+			for statement := range strings.SplitSeq(c.sql, "; ") {
+				b.exec(t, statement)
+			}
+			if item := b.finds(t, c.kind, 1); !strings.Contains(item.Detail, c.names) || item.Mend == "" {
+				t.Errorf("%+v", item)
+			}
+		})
 	}
 }

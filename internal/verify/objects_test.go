@@ -158,14 +158,12 @@ func TestEventsThatDidNotEnter(t *testing.T) {
 	b.clean(t)
 	b.exec(t, `INSERT INTO runs (run, job, asked, who, reason, status, detail, counts, made_at, ended_at, updated_at) OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`)
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: 600, Into: versioning.Staged}, slices.Concat(first, dead), false); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: 600, Into: versioning.Staged}, slices.Concat(first,
+			dead), false)))
 	b.clean(t)
 	applied.Apply(t, b.proc, 601, dead)
-	if n := b.db.Rows(t, `SELECT state->>'n' FROM objects`)[0]; n != "2" {
-		t.Fatalf("the newest is %s", n)
-	}
+	b.says(t, "2", `SELECT state->>'n' FROM objects`)
 	b.clean(t)
 	b.damage(t, `DELETE FROM outcomes WHERE run = 601`)
 	b.finds(t, verify.ObjectDiffers, 1)
@@ -186,15 +184,11 @@ func TestSettledObjectsOfManyEvents(t *testing.T) {
 		ids := b.log.Append(t, b.log.Source, some)
 		applied.Apply(t, b.proc, events.LiveRun, ids)
 	}
-	if gone := b.db.Rows(t, `SELECT deleted::text FROM objects`)[0]; gone != "true" {
-		t.Fatal("the delete does not win")
-	}
+	b.says(t, "true", `SELECT deleted::text FROM objects`)
 	b.clean(t)
 	look := b.look(t, h, "obj_1", 1, sim.Look{Began: sim.Start + 5_000_000, Elapsed: 300_000, Settles: true})
 	applied.Apply(t, b.proc, events.LiveRun, []int64{look})
-	if n := b.db.Rows(t, `SELECT state->>'n' FROM objects WHERE settled <> 0`)[0]; n != "100000000" {
-		t.Fatalf("the newest is %s", n)
-	}
+	b.says(t, "100000000", `SELECT state->>'n' FROM objects WHERE settled <> 0`)
 	b.clean(t)
 }
 

@@ -96,9 +96,7 @@ func (b *testBundle) look(t *testing.T, h *sim.History, id string, day int, aske
 	t.Helper()
 	l := h.Answer(id, asked)
 	body, err := l.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in := h.Look(id, asked)
 	if in.Partial != "" {
 		in.State = versioning.NullState(false)
@@ -106,9 +104,7 @@ func (b *testBundle) look(t *testing.T, h *sim.History, id string, day int, aske
 	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.log.Source, ReceivedAt: time.UnixMicro(asked.Began).UTC().Add(l.Elapsed), Origin: events.OriginReconcile,
 		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body, Events: []provider.Event{{Key: fmt.Sprint("look", day, id), Type: provider.LookType, ObjectType: "thing", ObjectID: id,
 			Fingerprint: [16]byte(in.State.Exact[:16])}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return receipts[0][0].ID
 }
 
@@ -133,17 +129,15 @@ func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
 		return "a redaction of an object"
 	case 3:
 		order, err := retention.Now(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		runner := &retention.Runner{Pool: b.log.Pool, Keeper: b.db.Role(t, "maintenance"), Processor: b.proc, Chunk: 7}
 		b.carry(t, runs.Order{Job: retention.Job, Asked: order}, runner.Carry)
 		return "retention"
 	}
 	// Seen: a look that came before a final delete live may come after it here, and is refused.
-	if _, err := rebuild.Ask(t.Context(), b.operator, &rebuild.Order{Source: b.log.Source, Swap: true, Seen: true}, "me", "a test", 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		errOf(rebuild.Ask(t.Context(), b.operator, &rebuild.Order{Source: b.log.Source, Swap: true, Seen: true}, "me",
+			"a test", 0)))
 	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Processor: b.proc, Settings: rebuild.DefaultSettings}).Carry)
 	return "a rebuild"
 }
@@ -151,18 +145,13 @@ func (b *testBundle) something(t *testing.T, r *rand.Rand, keep int) string {
 // carry has a run asked for and carried out.
 func (b *testBundle) carry(t *testing.T, o runs.Order, carry runs.Carry) {
 	t.Helper()
-	if _, err := runs.Ask(t.Context(), b.operator, o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(runs.Ask(t.Context(), b.operator, o)))
 	b.take(t, o.Job, carry)
 }
 
 func (b *testBundle) take(t *testing.T, job string, carry runs.Carry) {
 	t.Helper()
-	hold, err := runs.Take(t.Context(), b.log.Pool, "test", time.Minute, job)
-	if err != nil || hold == nil {
-		t.Fatal(hold, err)
-	}
+	hold := taken(t, b.log.Pool, "test", time.Minute, job)
 	status, err := carry(t.Context(), hold, slog.New(slog.DiscardHandler))
 	if err == nil && status == runs.Running {
 		err = hold.End(t.Context(), runs.Done, "")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -65,28 +66,20 @@ func (b *testBundle) exec(t *testing.T, sql string, args ...any) int64 {
 func (b *testBundle) damage(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errOf(tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`)))
 	tag, err := tx.Exec(t.Context(), sql, args...)
 	if err != nil || tag.RowsAffected() == 0 {
 		t.Fatalf("%s: %d rows, %v", sql, tag.RowsAffected(), err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Commit(t.Context()))
 }
 
 // options are those of most tests.
 func (b *testBundle) options(t *testing.T) verify.Options {
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.operator, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return verify.Options{Pool: b.operator, Known: known, Sources: b.log.Sources, Most: 3, Wait: time.Hour}
 }
 
@@ -98,9 +91,7 @@ func (b *testBundle) verify(t *testing.T) *verify.Report {
 func run(t *testing.T, o verify.Options) *verify.Report {
 	t.Helper()
 	r, err := verify.Verify(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -126,4 +117,33 @@ func found(t *testing.T, r *verify.Report, kind verify.Kind, n int64) verify.Ite
 		t.Fatalf("want %d of %s: %+v", n, kind, r.Findings)
 	}
 	return r.Findings[0].Items[0]
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose other result is not of interest.
+func errOf[T any](_ T, err error) error { return err }
+
+// taken is the next run of a job, taken by a process.
+func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Hold {
+	t.Helper()
+	h, err := runs.Take(t.Context(), pool, by, lease, job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	return h
+}
+
+// says fails unless a query of one text answers it.
+func (b *testBundle) says(t *testing.T, want, sql string) {
+	t.Helper()
+	if got := b.db.Rows(t, sql)[0]; got != want {
+		t.Fatalf("%s: %s, want %s", sql, got, want)
+	}
 }
