@@ -22,22 +22,16 @@ import (
 func clusterDir(t *testing.T) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "postern-cluster-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(parent) })
-	if err := os.Chmod(parent, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(parent, 0o711))
 	return filepath.Join(parent, "pg")
 }
 
 func start(t *testing.T, dir string) *postgres.Cluster {
 	t.Helper()
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true, Logger: testkit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { stop(t, c) })
 	return c
 }
@@ -54,13 +48,9 @@ func stop(t *testing.T, c *postgres.Cluster) {
 func query(t *testing.T, url, sql string) (answer string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.Background())
-	if err := conn.QueryRow(t.Context(), sql).Scan(&answer); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.QueryRow(t.Context(), sql).Scan(&answer))
 	return answer
 }
 
@@ -68,9 +58,7 @@ func TestClusterKeepsItsDataThroughStopsAndKills(t *testing.T) {
 	t.Parallel()
 	dir := clusterDir(t)
 	c := start(t, dir)
-	if _, err := postgres.Migrate(t.Context(), c.URL()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(postgres.Migrate(t.Context(), c.URL())))
 	if got := query(t, c.URL(), "SELECT current_setting('data_checksums') || current_setting('listen_addresses') || current_setting('max_locks_per_transaction')"); got != "on256" {
 		t.Errorf("checksums, addresses and locks are %q, want on, none, 256", got)
 	}
@@ -87,9 +75,7 @@ func TestClusterKeepsItsDataThroughStopsAndKills(t *testing.T) {
 	killedParent(t, dir)
 	// This very process lives and is no server of the directory: what a reused process number looks like.
 	stale := fmt.Sprintf("%d\n%s\n1700000000\n5432\n", os.Getpid(), filepath.Join(dir, "data"))
-	if err := os.WriteFile(filepath.Join(dir, "data", "postmaster.pid"), []byte(stale), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "data", "postmaster.pid"), []byte(stale), 0o600))
 	if n, err := postgres.Migrate(t.Context(), start(t, dir).URL()); err != nil || n != 0 {
 		t.Errorf("after a restart %d migrations are to be applied again, %v; want none", n, err)
 	}
@@ -99,9 +85,7 @@ func TestSocketDirIsShortEnough(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{strings.Repeat("/long", 25), `/a,b`} {
 		socket, err := postgres.SocketDir(dir, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(socket) > 80 || strings.HasPrefix(socket, dir) {
 			t.Errorf("the socket of a cluster in %s lies in %s", dir, socket)
 		}
@@ -125,9 +109,7 @@ func TestClusterHelper(t *testing.T) {
 		return
 	}
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fmt.Println("ready", c.URL())
 	<-c.Done()
 }
@@ -138,28 +120,18 @@ func killedParent(t *testing.T, dir string) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClusterHelper$")
 	cmd.Env = append(os.Environ(), helperDir+"="+dir)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	var url string
 	if _, err := fmt.Fscanf(out, "ready %s\n", &url); err != nil {
 		t.Fatalf("the helper did not start its cluster: %v", err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed
 	testkit.Eventually(t, 10*time.Second, func() error {
 		if err := syscall.Kill(pid, 0); err == nil {
@@ -172,14 +144,10 @@ func killedParent(t *testing.T, dir string) {
 func TestClusterDirIsWhereTheServerCanEnter(t *testing.T) {
 	t.Parallel()
 	closed := t.TempDir() // 0700 somewhere above or at it, and ours
-	if err := os.Chmod(closed, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(closed, 0o700))
 	want := filepath.Join(closed, "state", "postgres")
 	dir, moved, err := postgres.ClusterDir(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if os.Geteuid() != 0 {
 		if moved || dir != want {
 			t.Errorf("got %s, moved %t; the server runs as us and can enter", dir, moved)
@@ -192,13 +160,9 @@ func TestClusterDirIsWhereTheServerCanEnter(t *testing.T) {
 	if again, _, err := postgres.ClusterDir(want); err != nil || again != dir {
 		t.Errorf("the second answer is %s, %v; want the first, %s", again, err, dir)
 	}
-	if err := os.Mkdir(filepath.Join(closed, "state"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(closed, "state"), 0o755))
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(closed, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(closed, link))
 	if other, _, err := postgres.ClusterDir(filepath.Join(link, "state", "postgres")); err != nil || other != dir {
 		t.Errorf("through a link it is %s, %v; want the same, %s", other, err, dir)
 	}
@@ -206,4 +170,224 @@ func TestClusterDirIsWhereTheServerCanEnter(t *testing.T) {
 	if dir, moved, err := postgres.ClusterDir(open); err != nil || moved || dir != open {
 		t.Errorf("got %s, moved %t, %v; want %s itself", dir, moved, err, open)
 	}
+}
+
+func TestClusterHasTheSettingsItIsGiven(t *testing.T) {
+	t.Parallel()
+	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t), Fast: true, Logger: testkit.Logger(t),
+		Settings: map[string]string{"shared_buffers": "16MB", "application_name": "a b=c"}})
+	must(t, err)
+	t.Cleanup(func() { stop(t, c) })
+	// One that it has anyway, one that it has not, and one of those that were not given.
+	const sql = "SELECT current_setting('shared_buffers') || ', ' || reset_val || ', ' || current_setting('max_wal_size') FROM pg_settings WHERE name = 'application_name'"
+	if got, want := query(t, c.URL(), sql), "16MB, a b=c, 1GB"; got != want {
+		t.Errorf("the settings are %q, want %q", got, want)
+	}
+}
+
+func TestClusterSaysWhichSettingsAreRefused(t *testing.T) {
+	t.Parallel()
+	dir := clusterDir(t)
+	for name, c := range map[string]struct {
+		settings map[string]string
+		says     []string
+	}{
+		"no such name": {map[string]string{"shared_bufers": "1GB"}, []string{"correct or leave out", "shared_bufers=1GB", `unrecognized configuration parameter "shared_bufers"`}},
+		"bad value":    {map[string]string{"work_mem": "1MB", "fsync": "perhaps"}, []string{"fsync=perhaps, work_mem=1MB", `parameter "fsync" requires a Boolean value`}},
+	} {
+		running, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true, Settings: c.settings})
+		if err == nil {
+			stop(t, running)
+			t.Errorf("%s: it starts", name)
+			continue
+		}
+		for _, want := range c.says {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: the error does not have %q: %v", name, want, err)
+			}
+		}
+	}
+	start(t, dir) // nothing is left in the way of one without them
+}
+
+// lockFiles are PostgreSQL's lock files in the directory of a cluster.
+func lockFiles(t *testing.T, dir string) (server, socket string) {
+	t.Helper()
+	folder, err := postgres.SocketDir(dir, nil)
+	must(t, err)
+	return filepath.Join(dir, "data", "postmaster.pid"), filepath.Join(folder, ".s.PGSQL.5432.lock")
+}
+
+// ended is a process of the server's account that has ended; a zombie until the test ends, or waited for.
+func ended(t *testing.T, zombie bool) int {
+	t.Helper()
+	credential, err := postgres.ServerCredential()
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), "true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	must(t, cmd.Start())
+	if !zombie {
+		must(t, cmd.Wait())
+		return cmd.Process.Pid
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	testkit.Eventually(t, 10*time.Second, func() error {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		if err != nil || !strings.Contains(string(stat), ") Z ") {
+			return fmt.Errorf("it is no zombie: %s, %w", stat, err)
+		}
+		return nil
+	})
+	return cmd.Process.Pid
+}
+
+// living is a process of the server's account that is no server and lives until the test ends. The
+// system may give such a process the pid of a dead server.
+func living(t *testing.T) int {
+	t.Helper()
+	credential, err := postgres.ServerCredential()
+	must(t, err)
+	cmd := exec.CommandContext(t.Context(), "cat")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	stdin, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	must(t, err)
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+// write writes a file that the server's account owns.
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	c, err := postgres.ServerCredential()
+	if err == nil && c != nil {
+		err = os.Chown(file, int(c.Uid), int(c.Gid))
+	}
+	must(t, err)
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	return string(text)
+}
+
+func TestStartCluster_lockOfADeadServer_isRemoved(t *testing.T) {
+	t.Parallel()
+	dir := clusterDir(t)
+	stop(t, start(t, dir))
+	server, socket := lockFiles(t, dir)
+	text := func(pid int) string {
+		return fmt.Sprintf("%d\n%s\n1700000000\n5432\n%s\n", pid, filepath.Join(dir, "data"), filepath.Dir(socket))
+	}
+	for name, lock := range map[string]string{
+		"dead":   text(ended(t, false)),
+		"zombie": text(ended(t, true)),
+		"reused": text(living(t)),
+		"empty":  "",
+	} {
+		for _, files := range [][]string{{socket}, {server}, {server, socket}} {
+			for _, file := range files {
+				write(t, file, lock)
+			}
+			c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true})
+			if err != nil {
+				t.Errorf("%s, in %v: %v", name, files, err)
+				continue
+			}
+			stop(t, c)
+		}
+	}
+}
+
+// refused starts a cluster where another server is at work, without the lock that keeps a second postern away.
+func refused(t *testing.T, dir string) {
+	t.Helper()
+	must(t, os.Remove(filepath.Join(dir, "lock")))
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Fast: true})
+	if err == nil || !strings.Contains(err.Error(), "another PostgreSQL server") {
+		t.Errorf("a start beside a living server: %v", err)
+	}
+}
+
+func TestStartCluster_lockOfALivingServer_stays(t *testing.T) {
+	t.Parallel()
+	dir := clusterDir(t)
+	c := start(t, dir)
+	server, socket := lockFiles(t, dir)
+	files := map[string]string{server: read(t, server), socket: read(t, socket)}
+	refused(t, dir)
+	for file, want := range files {
+		if got := read(t, file); got != want {
+			t.Errorf("%s was %q and is %q", file, want, got)
+		}
+	}
+	if err := os.Remove(server); err != nil { // the server notices it within a minute
+		t.Fatal(err)
+	}
+	refused(t, dir)
+	if got := read(t, socket); got != files[socket] {
+		t.Errorf("the socket's lock was %q and is %q", files[socket], got)
+	}
+	write(t, server, files[server])
+	if got := query(t, c.URL(), "SELECT 'alive'"); got != "alive" {
+		t.Error(got)
+	}
+}
+
+func TestStartCluster_sessionsOfAKilledServer_areWaitedFor(t *testing.T) {
+	t.Parallel()
+	dir := clusterDir(t)
+	c := start(t, dir)
+	server, _ := lockFiles(t, dir)
+	conn, err := pgx.Connect(t.Context(), c.URL())
+	must(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	session := int(conn.PgConn().PID())
+	must(t, syscall.Kill(session, syscall.SIGSTOP))
+	defer syscall.Kill(session, syscall.SIGKILL) // where the test has failed before it
+	line, _, _ := strings.Cut(read(t, server), "\n")
+	pid, err := strconv.Atoi(line)
+	must(t, err)
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	<-c.Done()
+	refused(t, dir)
+	if line, _, _ := strings.Cut(read(t, server), "\n"); line != strconv.Itoa(pid) {
+		t.Errorf("the lock names %s, want %d", line, pid)
+	}
+	must(t, syscall.Kill(session, syscall.SIGKILL))
+	must(t, os.Remove(filepath.Join(dir, "lock")))
+	start(t, dir)
+}
+
+// After a restart of the machine another server may have a segment of the id that the lock names.
+func TestStartCluster_sharedMemoryOfAnotherServer_isNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	dir, other := clusterDir(t), clusterDir(t)
+	server, _ := lockFiles(t, dir)
+	elsewhere, _ := lockFiles(t, other)
+	memory := func(file string) []string {
+		lines := strings.Split(read(t, file), "\n")
+		if len(lines) < 7 || len(strings.Fields(lines[6])) != 2 {
+			t.Fatalf("no shared memory in %q", lines)
+		}
+		return strings.Fields(lines[6])
+	}
+	c := start(t, dir)
+	key := memory(server)[0]
+	stop(t, c)
+	start(t, other)
+	data := filepath.Join(dir, "data")
+	write(t, server, fmt.Sprintf("%d\n%s\n1700000000\n5432\n%s\n\n%s %s\n",
+		ended(t, false), data, filepath.Join(dir, "run"), key, memory(elsewhere)[1]))
+	start(t, dir)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -22,13 +23,10 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestSessionsAreSetUp(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	if _, err := db.Pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"); err != nil {
-		t.Fatal(err)
-	}
+	db.Exec(t,
+		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$")
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, Role: "postern_gateway", AppName: "gateway-1", MaxConns: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	for setting, want := range map[string]string{
 		"search_path": "postern", "synchronous_commit": "on", "application_name": "gateway-1", "role": "postern_gateway",
@@ -52,9 +50,7 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 		"ALTER ROLE " + login + " SET default_transaction_isolation = serializable",
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$",
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"} {
-		if _, err := db.Pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		db.Exec(t, statement)
 	}
 	t.Cleanup(func() {
 		if _, err := db.Pool.Exec(context.Background(), "DROP ROLE "+login); err != nil {
@@ -77,21 +73,15 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 			t.Run(name+" "+setting, func(t *testing.T) {
 				t.Parallel()
 				u, err := url.Parse(db.URL)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				q := u.Query()
 				change(q, setting, value.given)
 				u.RawQuery = q.Encode()
 				conn, err := pgx.Connect(t.Context(), u.String())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer conn.Close(context.Background())
 				pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String(), MaxConns: 2})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer pool.Close()
 				for want, from := range map[string]interface {
 					QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -115,14 +105,10 @@ func TestSession_settingsDroppedByPooler_isRejected(t *testing.T) {
 		"default_transaction_isolation": {"repeatable read", "is repeatable read in a session that asked for read committed"},
 	} {
 		cfg, err := postgres.PoolConfig(postgres.Options{URL: db.URL, Role: "postern_gateway"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cfg.ConnConfig.RuntimeParams[setting] = tc.value
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := postgres.Prove(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.want) || postgres.IsUnavailable(err) {
 			t.Errorf("%s: got %v, unavailable: %t", setting, err, postgres.IsUnavailable(err))
 		}
@@ -136,17 +122,11 @@ func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	change := "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$"
-	if _, err := db.Pool.Exec(t.Context(), change); err != nil {
-		t.Fatal(err)
-	}
+	db.Exec(t, change)
 	cfg, err := postgres.SessionConfig(db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.Background())
 	var commit, level string
 	const ask = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')`
@@ -161,36 +141,24 @@ func TestALaxServerIsTold(t *testing.T) {
 	ask := func(address string) (told [][]string) {
 		t.Helper()
 		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, MaxConns: 1, Lax: func(off []string) { told = append(told, off) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pool.Close()
 		return told
 	}
-	if diff := cmp.Diff([][]string{{"fsync", "full_page_writes"}}, ask(testkit.Database(t).URL)); diff != "" {
-		t.Errorf("of a fast one: %s", diff)
-	}
+	equal(t, "of a fast one", [][]string{{"fsync", "full_page_writes"}}, ask(testkit.Database(t).URL))
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { stop(t, c) })
-	if diff := cmp.Diff([][]string{{}}, ask(c.URL())); diff != "" {
-		t.Errorf("of a durable one: %s", diff)
-	}
+	equal(t, "of a durable one", [][]string{{}}, ask(c.URL()))
 }
 
 func TestConnectErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	if _, err := db.Pool.Exec(t.Context(), "DROP ROLE IF EXISTS plain_login; CREATE ROLE plain_login LOGIN"); err != nil {
-		t.Fatal(err)
-	}
+	db.Exec(t, "DROP ROLE IF EXISTS plain_login; CREATE ROLE plain_login LOGIN")
 	with := func(change func(*url.URL, url.Values)) string {
 		u, err := url.Parse(db.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q := u.Query()
 		change(u, q)
 		u.RawQuery = q.Encode()
@@ -242,9 +210,7 @@ func TestSeveralHostsMeanThePrimary(t *testing.T) {
 		"postgres://u@a:1/d":                              false,
 	} {
 		cfg, err := postgres.PoolConfig(postgres.Options{URL: dsn})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := cfg.ConnConfig.ValidateConnect != nil; got != want {
 			t.Errorf("%s: asks for a writable server: %t, want %t", dsn, got, want)
 		}
@@ -258,14 +224,10 @@ func TestADeadHostIsPassedOver(t *testing.T) {
 	t.Parallel()
 	live := testkit.Proxy(t, testkit.Database(t).URL)
 	u, err := url.Parse(live.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.Host = "127.0.0.1:1," + u.Host
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool.Close()
 }
 
@@ -273,5 +235,76 @@ func TestMissingBinariesSayHowToInstall(t *testing.T) {
 	t.Parallel()
 	if _, err := postgres.FindInstallation(99); !errors.Is(err, postgres.ErrNoServer) || !strings.Contains(err.Error(), "make prerequisites") {
 		t.Errorf("got %v, want ErrNoServer with what to run", err)
+	}
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose other result is not of interest.
+func errOf[T any](_ T, err error) error { return err }
+
+// equal reports how a value differs from the one that is wanted.
+func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// execSQL runs a statement over a pool, a session or a transaction.
+func execSQL(t testing.TB, over interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func TestIdentity_sameDatabaseOnly(t *testing.T) {
+	t.Parallel()
+	one, other := testkit.Database(t), testkit.Database(t)
+	id := func(url string) string {
+		id, err := postgres.Identity(t.Context(), url)
+		if err != nil || id == "" {
+			t.Fatalf("%q, %v", id, err)
+		}
+		return id
+	}
+	want := id(one.URL)
+	if got := id(one.URL + "&application_name=other"); got != want {
+		t.Errorf("by another address %s, not %s", got, want)
+	}
+	if id(other.URL) == want {
+		t.Error("two databases have one identity")
+	}
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: one.URL, Role: "postern_operator", Identity: want})
+	must(t, err)
+	pool.Close()
+	if _, err := postgres.Connect(t.Context(), postgres.Options{URL: other.URL, Identity: want}); !errors.Is(err, postgres.ErrOtherDatabase) {
+		t.Errorf("connect to another database: %v", err)
+	}
+	if err := postgres.CheckIdentity(t.Context(), other.URL, want); !errors.Is(err, postgres.ErrOtherDatabase) {
+		t.Errorf("check another database: %v", err)
+	}
+	if err := postgres.CheckIdentity(t.Context(), "postgres:///nothing?host=/nowhere", ""); err != nil {
+		t.Errorf("no identity is expected: %v", err)
+	}
+}
+
+// A part that the URL leaves out is filled in from the PG* variables of whoever uses it.
+func TestClusterURL_namesEachPart(t *testing.T) {
+	t.Parallel()
+	url := testkit.Database(t).URL
+	for _, part := range []string{"postgres:///", "host=", "port=5432", "user="} {
+		if !strings.Contains(url, part) {
+			t.Errorf("%s lacks %s", url, part)
+		}
 	}
 }

@@ -26,9 +26,7 @@ func TestWhoseTroubleAnErrorIs(t *testing.T) {
 		"BEGIN READ ONLY; CREATE TABLE x (a int)":         true, // what a standby answers
 	} {
 		conn, err := db.Pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
 		if err == nil || postgres.IsUnavailable(err) != unavailable {
 			t.Errorf("%s: %v, want unavailable %t", statement, err, unavailable)
@@ -84,9 +82,7 @@ func TestWhoRefusesEverything(t *testing.T) {
 		"INSERT INTO log_floor (ms) VALUES (1)":        false,
 	} {
 		conn, err := db.Pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
 		if postgres.IsRefused(err) != refused {
 			t.Errorf("%s: %v, want refused %t", statement, err, refused)
@@ -111,9 +107,7 @@ func TestReadOnlySessionsEnd(t *testing.T) {
 	}
 	alter("SET default_transaction_read_only = on")
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pool.Close()
 	write := func() error {
 		_, err := pool.Exec(t.Context(), "CREATE TABLE written (a int)")

@@ -26,9 +26,7 @@ import (
 func session(t *testing.T, pool *pgxpool.Pool) *pgx.Conn {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Release)
 	return conn.Conn()
 }
@@ -189,9 +187,7 @@ func (w *watched) Write(b []byte) (int, error) {
 // Bodies are copied into the buffer that is written, and nowhere else. Not parallel: memory is counted for the whole process.
 func TestBodiesAreCopiedOnce(t *testing.T) {
 	cfg, err := pgxpool.ParseConfig(testkit.Database(t).URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var link *watched
 	dial := cfg.ConnConfig.DialFunc
 	cfg.MaxConns, cfg.ConnConfig.DialFunc = 1, func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -200,9 +196,7 @@ func TestBodiesAreCopiedOnce(t *testing.T) {
 		return link, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	conn := session(t, pool)
 	sized := statement("SELECT cardinality($1::bytea[])")
@@ -215,9 +209,7 @@ func TestBodiesAreCopiedOnce(t *testing.T) {
 		p := postgres.NewParams(conn, sized)
 		p.Grow(len(body) + 4*len(parts))
 		p.Array(pgtype.ByteaOID, len(parts), func(i int) { p.Bytes(parts[i]) })
-		if _, err := p.Run(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(p.Run(t.Context(), nil)))
 		if buf := p.Buffer(); len(link.longest) < len(body) || &buf[0] != &link.longest[0] {
 			t.Errorf("the longest write, of %d bytes, is not of the buffer of the parameters", len(link.longest))
 		}

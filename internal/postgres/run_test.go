@@ -3,10 +3,14 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -16,9 +20,7 @@ import (
 func single(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: url, MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -27,9 +29,7 @@ func single(t *testing.T, url string) *pgxpool.Pool {
 func works(t *testing.T, pool *pgxpool.Pool, pid uint32) {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Release()
 	var got int64
 	if _, err := run(t.Context(), conn.Conn(), "SELECT $1::bigint + 1", func(p *postgres.Params) { p.Int64(41) }, func(r postgres.Row) error { got = r.Int64(0); return nil }); err != nil || got != 42 {
@@ -64,9 +64,7 @@ func TestRunErrorsLeaveTheSession(t *testing.T) {
 		{"SELECT nothing", nil, "42703", nil, 0},
 	} {
 		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		seen := 0
 		n, err := run(t.Context(), conn.Conn(), c.sql, c.add, func(postgres.Row) error {
 			if seen++; seen == 4 {
@@ -104,9 +102,7 @@ func TestRunRefusesABusySession(t *testing.T) {
 	t.Parallel()
 	conn := session(t, testkit.Database(t).Pool)
 	open, err := conn.Query(t.Context(), "SELECT generate_series(1, 10)")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := run(t.Context(), conn, "SELECT 1", nil, nil); err == nil || postgres.IsUnavailable(err) {
 		t.Errorf("got %v while another answer is read", err)
 	}
@@ -150,25 +146,17 @@ func TestRunPreparesAgain(t *testing.T) {
 	const sql = "SELECT * FROM scratch WHERE n = $1::bigint"
 	one := func(p *postgres.Params) { p.Int64(1) }
 	for meddle, code := range map[string]string{"SELECT 1": "", "DEALLOCATE ALL": "26000", "ALTER TABLE scratch ADD more int": "0A000"} {
-		if _, err := run(t.Context(), conn, sql, one, nil); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), meddle, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(run(t.Context(), conn, sql, one, nil)))
+		execSQL(t, conn, meddle, pgx.QueryExecModeSimpleProtocol)
 		if _, err := run(t.Context(), conn, sql, one, nil); postgres.Code(err) != code {
 			t.Errorf("after %s: %v, want %q", meddle, err, code)
 		}
 		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := run(t.Context(), conn, sql, one, nil); err != nil {
 			t.Errorf("once more after %s: %v", meddle, err)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tx.Rollback(t.Context()))
 	}
 }
 
@@ -179,9 +167,7 @@ func TestRunPreparesOnce(t *testing.T) {
 	for mode, want := range map[string]string{"cache_statement": "5|off", "exec": "0|on", "cache_describe": "0|on", "simple_protocol": "0|on"} {
 		conn := session(t, single(t, db.URL+"&default_query_exec_mode="+mode))
 		s := postgres.Statement{Name: "counted", SQL: "SELECT $1::int", Session: "SET jit = off"}
-		if _, err := conn.Exec(t.Context(), "SET jit = on"); err != nil {
-			t.Fatal(err)
-		}
+		execSQL(t, conn, "SET jit = on")
 		for range 5 {
 			p := postgres.NewParams(conn, s)
 			p.Int32(1)
@@ -195,5 +181,142 @@ func TestRunPreparesOnce(t *testing.T) {
 			pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != want {
 			t.Errorf("%s: %s runs and jit, %v, want %s", mode, got, err, want)
 		}
+	}
+}
+
+const patience = 10 * time.Second
+
+func scratch(t *testing.T) *testkit.DB {
+	t.Helper()
+	db := testkit.Database(t)
+	db.Exec(t, "CREATE TABLE scratch (n int PRIMARY KEY)")
+	return db
+}
+
+func rows(t *testing.T, db *testkit.DB) (n int) {
+	t.Helper()
+	must(t, db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM scratch").Scan(&n))
+	return n
+}
+
+func insert(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "INSERT INTO scratch VALUES (1)")
+	return err
+}
+
+func TestInTxCommitsOrNothing(t *testing.T) {
+	t.Parallel()
+	db := scratch(t)
+	boom := errors.New("boom")
+	err := postgres.InTx(t.Context(), db.Pool, "write scratch", patience, func(ctx context.Context, tx pgx.Tx) error {
+		return errors.Join(insert(ctx, tx), boom)
+	})
+	if !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "write scratch: ") || rows(t, db) != 0 {
+		t.Fatalf("got %v and %d rows, want the named error and none", err, rows(t, db))
+	}
+	if err := postgres.InTx(t.Context(), db.Pool, "write scratch", patience, insert); err != nil || rows(t, db) != 1 {
+		t.Fatalf("got %v and %d rows, want one", err, rows(t, db))
+	}
+}
+
+func TestInTxFreesTheSessionAfterAPanic(t *testing.T) {
+	t.Parallel()
+	db := scratch(t)
+	func() {
+		defer func() { _ = recover() }()
+		_ = postgres.InTx(t.Context(), db.Pool, "panic", patience, func(ctx context.Context, tx pgx.Tx) error {
+			panic(insert(ctx, tx))
+		})
+	}()
+	if n := db.Pool.Stat().AcquiredConns(); n != 0 || rows(t, db) != 0 {
+		t.Errorf("%d sessions are still taken and %d rows stored, want none", n, rows(t, db))
+	}
+}
+
+func TestInTxRetriesConflictsOnly(t *testing.T) {
+	t.Parallel()
+	db := scratch(t)
+	for _, c := range []struct {
+		code            string
+		failures, tries int
+		ok              bool
+	}{
+		{"40001", 2, 3, true}, {"40P01", 5, 6, true}, {"40001", 99, 6, false}, {"23505", 99, 1, false},
+	} {
+		tries := 0
+		err := postgres.InTx(t.Context(), db.Pool, "contend", patience, func(ctx context.Context, tx pgx.Tx) error {
+			if tries++; tries > c.failures {
+				return nil
+			}
+			_, err := tx.Exec(ctx, fmt.Sprintf("DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '%s'; END $$", c.code))
+			return err
+		})
+		if tries != c.tries || (err == nil) != c.ok {
+			t.Errorf("%s failing %d times: %d tries, %v; want %d tries, success %t", c.code, c.failures, tries, err, c.tries, c.ok)
+		}
+	}
+}
+
+// Two transactions that take two rows in opposite order: PostgreSQL ends one, which must come through on its second try.
+func TestInTxSurvivesADeadlock(t *testing.T) {
+	t.Parallel()
+	db := scratch(t)
+	db.Exec(t, "INSERT INTO scratch VALUES (1), (2)")
+	var group errgroup.Group
+	first := []chan struct{}{make(chan struct{}), make(chan struct{})}
+	for me := range 2 {
+		group.Go(func() error {
+			tries := 0
+			return postgres.InTx(t.Context(), db.Pool, "lock rows", patience, func(ctx context.Context, tx pgx.Tx) error {
+				const lock = "SELECT FROM scratch WHERE n = $1 FOR UPDATE"
+				if _, err := tx.Exec(ctx, lock, 1+me); err != nil {
+					return err
+				}
+				if tries++; tries == 1 {
+					close(first[me])
+					<-first[1-me]
+				}
+				_, err := tx.Exec(ctx, lock, 2-me)
+				return err
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInTxNamesItsTimeout(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	err := postgres.InTx(t.Context(), db.Pool, "wait long", 50*time.Millisecond, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_sleep(10)")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "wait long: not done within 50ms") || !postgres.IsUnavailable(err) {
+		t.Errorf("got %v, want it named, and to be tried later", err)
+	}
+}
+
+// Cancelled while it waits, a commit under synchronous replication becomes visible without being replicated.
+func TestInTxNeverCancelsACommit(t *testing.T) {
+	t.Parallel()
+	db := scratch(t)
+	const slow = `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); RETURN NULL; END';
+	  CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON scratch DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`
+	db.Exec(t, slow)
+	if err := postgres.InTx(t.Context(), db.Pool, "commit slowly", 200*time.Millisecond, insert); err != nil || rows(t, db) != 1 {
+		t.Errorf("got %v and %d rows; want the commit to be waited for", err, rows(t, db))
+	}
+}
+
+func TestInTxRefusesNesting(t *testing.T) {
+	t.Parallel()
+	db := scratch(t)
+	err := postgres.InTx(t.Context(), db.Pool, "outer", patience, func(ctx context.Context, _ pgx.Tx) error {
+		return postgres.InTx(ctx, db.Pool, "inner", patience, insert)
+	})
+	if !errors.Is(err, postgres.ErrNested) || rows(t, db) != 0 {
+		t.Errorf("got %v and %d rows, want ErrNested and none", err, rows(t, db))
 	}
 }

@@ -1,12 +1,14 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -33,9 +35,7 @@ func TestManyMayMigrateAtOnce(t *testing.T) {
 		t.Errorf("applied %d of %d migrations, %v", total.Load(), len(before), err)
 	}
 	after, err := postgres.MigrationStatus(t.Context(), db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, m := range after {
 		if !before[i].AppliedAt.IsZero() || m.AppliedAt.IsZero() || m.Number != int64(i+1) {
 			t.Errorf("migration %+v, before %+v; want pending, then applied", m, before[i])
@@ -57,9 +57,7 @@ func TestCheckSchema(t *testing.T) {
 		"DROP TABLE schema_migrations":                                               postgres.ErrSchemaBehind,
 	} {
 		db := testkit.Database(t)
-		if _, err := db.Pool.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		db.Exec(t, statement)
 		if err := postgres.CheckSchema(t.Context(), db.Pool); !errors.Is(err, want) {
 			t.Errorf("after %s: %v, want %v", statement, err, want)
 		}
@@ -70,9 +68,7 @@ func TestCheckSchema(t *testing.T) {
 func TestARoleWithoutRightsMeansTheSchemaIsBehind(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	if _, err := db.Pool.Exec(t.Context(), "REVOKE SELECT ON schema_migrations FROM postern_gateway, postern_operator"); err != nil {
-		t.Fatal(err)
-	}
+	db.Exec(t, "REVOKE SELECT ON schema_migrations FROM postern_gateway, postern_operator")
 	err := postgres.CheckSchema(t.Context(), db.Role(t, "gateway"))
 	if !errors.Is(err, postgres.ErrSchemaBehind) || !strings.Contains(err.Error(), "postern migrate up") {
 		t.Errorf("got %v, want ErrSchemaBehind with what to run", err)
@@ -83,15 +79,11 @@ func TestARoleWithoutRightsMeansTheSchemaIsBehind(t *testing.T) {
 func TestMigrationStatusForAnOperator(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	if _, err := db.Pool.Exec(t.Context(), "DROP ROLE IF EXISTS status_operator, status_nobody; CREATE ROLE status_operator LOGIN NOINHERIT; "+
-		"GRANT postern_operator TO status_operator; CREATE ROLE status_nobody LOGIN"); err != nil {
-		t.Fatal(err)
-	}
+	db.Exec(t, "DROP ROLE IF EXISTS status_operator, status_nobody; CREATE ROLE status_operator LOGIN NOINHERIT; "+
+		"GRANT postern_operator TO status_operator; CREATE ROLE status_nobody LOGIN")
 	as := func(login string) string {
 		u, err := url.Parse(db.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q := u.Query()
 		q.Set("user", login)
 		u.RawQuery = q.Encode()
@@ -107,10 +99,68 @@ func TestMigrationStatusForAnOperator(t *testing.T) {
 			t.Errorf("as somebody else: %v, want %q in it", err, want)
 		}
 	}
-	if _, err := db.Pool.Exec(t.Context(), "REVOKE SELECT ON schema_migrations FROM postern_operator"); err != nil {
-		t.Fatal(err)
-	}
+	db.Exec(t, "REVOKE SELECT ON schema_migrations FROM postern_operator")
 	if _, err := postgres.MigrationStatus(t.Context(), as("status_operator")); err == nil || !strings.Contains(err.Error(), "use the login that migrates") {
 		t.Errorf("before the operator has its rights: %v", err)
+	}
+}
+
+// administrator runs statements on a database as its superuser.
+func administrator(t *testing.T, db *testkit.DB) func(statement string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), db.URL)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return func(statement string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+}
+
+// A login that may not create in the database is told what an administrator has to run, also where the schema is there
+// already; with either of the two it migrates.
+func TestALoginThatMayNotCreateIsToldWhatToRun(t *testing.T) {
+	t.Parallel()
+	testkit.Database(t) // whose template has made Postern's roles
+	for login, prepare := range map[string]string{"Without_Right": "", "without_right_but_schema": "CREATE SCHEMA postern AUTHORIZATION "} {
+		t.Run(login, func(t *testing.T) {
+			t.Parallel()
+			db := testkit.EmptyDatabase(t, "")
+			run := administrator(t, db)
+			quoted := `"` + login + `"`
+			run("DROP ROLE IF EXISTS " + quoted) // of an earlier run
+			run("CREATE ROLE " + quoted + " LOGIN IN ROLE postern_maintenance, postern_gateway, postern_processor, postern_operator, postern_reader")
+			if prepare != "" {
+				run(prepare + quoted)
+			}
+			u, err := url.Parse(db.URL)
+			must(t, err)
+			q := u.Query()
+			q.Set("user", login)
+			u.RawQuery = q.Encode()
+			_, err = postgres.Migrate(t.Context(), u.String())
+			if err == nil {
+				t.Fatal("migrated without the right to create")
+			}
+			_, advice, _ := strings.Cut(err.Error(), "as an administrator run: ")
+			grant, own, _ := strings.Cut(advice, "; or make it the owner: ")
+			if !strings.HasPrefix(grant, "GRANT CREATE ON DATABASE test_") || !strings.HasPrefix(own, "ALTER DATABASE test_") {
+				t.Fatalf("no advice in: %v", err)
+			}
+			run(map[bool]string{true: grant, false: own}[prepare == ""])
+			if _, err := postgres.Migrate(t.Context(), u.String()); err != nil {
+				t.Errorf("after %s: %v", advice, err)
+			}
+		})
+	}
+}
+
+func TestConnectErrorsNameEveryHostOnce(t *testing.T) {
+	t.Parallel()
+	_, err := postgres.Connect(t.Context(), postgres.Options{URL: "postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d"})
+	if err == nil || !strings.Contains(err.Error(), `database "d" on 127.0.0.1 port 1, 127.0.0.1 port 2 as "u"`) || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("got %v, want both hosts and no password", err)
 	}
 }
