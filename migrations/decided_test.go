@@ -93,7 +93,8 @@ SELECT rpad(p.proname, 26) || CASE WHEN p.prorettype = 'trigger'::regtype THEN '
   WHERE r.rolname IN ('postern_gateway', 'postern_processor', 'postern_operator', 'postern_reader') AND has_function_privilege(r.oid, p.oid, 'EXECUTE')), '') END
 FROM pg_proc p WHERE p.pronamespace IN ('postern'::regnamespace, 'mirror'::regnamespace) AND p.prosecdef ORDER BY 1`
 
-// looseSQL finds what runs as another owner than postern_maintenance, or looks for its tables where its caller says.
+// looseSQL finds what runs as another owner than postern_maintenance, or looks for its tables where
+// its caller says.
 const looseSQL = `
 SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'postern'::regnamespace AND p.prosecdef
   AND NOT coalesce('search_path=postern, pg_temp' = ANY (p.proconfig) AND p.proowner = 'postern_maintenance'::regrole, false) ORDER BY 1`

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -10,8 +11,11 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -51,9 +55,7 @@ func TestHeaderTellsPurposeAndLocks(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
 		text, err := migrations.Files.ReadFile(f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		header, _, ok := strings.Cut(string(text), "-- +goose Up")
 		if !ok || !strings.HasPrefix(header, "-- ") || !strings.Contains(header, "\n-- Locks: ") {
 			t.Errorf("%s: want comments that tell the purpose and a line \"-- Locks: ...\" before \"-- +goose Up\"", f.Name())
@@ -94,15 +96,144 @@ func TestSchemaDumpIsCurrent(t *testing.T) {
 	t.Parallel()
 	got := dump(t, testkit.Database(t).URL)
 	if *update {
-		if err := os.WriteFile("schema.sql", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("schema.sql", []byte(got), 0o644))
 	}
 	want, err := os.ReadFile("schema.sql")
+	must(t, err)
+	equal(t,
+		"schema.sql is not what the migrations make; look at the difference, then run: go test ./migrations -update",
+		string(want), got)
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("schema.sql is not what the migrations make; look at the difference, then run: go test ./migrations -update\n%s", diff)
+}
+
+// equal reports how a value differs from the one that is wanted.
+func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// execSQL runs a statement over a pool, a session or a transaction.
+func execSQL(t testing.TB, over interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func TestBodyJSON_numbersThatExpand_areOmitted(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	many := func(number string) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(number+",", 20_000), ",") + "]"
+	}
+	tests := map[string]struct {
+		body string
+		json bool
+	}{
+		"20,000 of 1e100000":           {many("1e100000"), false},
+		"20,000 of 1e-16000":           {many("1e-16000"), false},
+		"an exponent of 301":           {`{"a":1e301}`, false},
+		"an exponent of 300":           {`{"a":[1E+300,-2e-0300]}`, true},
+		"beside such a text":           {`{"\"e": "1e999", "b":1e999}`, false},
+		"a text, and a key, like that": {`{"a9e9999": "f1e100000\\", "b": "\"1e9999", "c": 1}`, true},
+		"no JSON":                      {`a=1e999`, false},
+		"NUL in a text":                {`{"a":"\u0000"}`, false},
+	}
+	for name, tt := range tests {
+		start := time.Now()
+		var is bool
+		err := db.Pool.QueryRow(t.Context(), `SELECT coalesce(length(body_json($1)::text) > 0, false)`, []byte(tt.body)).Scan(&is)
+		if err != nil || is != tt.json {
+			t.Errorf("%s: JSON %t, want %t (%v, after %s)", name, is, tt.json, err, time.Since(start))
+		}
+	}
+	if _, err := db.Pool.Exec(t.Context(), `SELECT body_json, body_json_omitted FROM mirror.events`); err != nil {
+		t.Error(err)
+	}
+}
+
+const insertObject = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank, tie_set, overflow,
+  window_lo, window_hi, look_after, ambiguous, deleted, state_hash, exact_hash, repaired, last_event_id, revision, rule_version, created_at, updated_at)
+  VALUES (1, '', 'customer', $1, false, 1, 0, 1, '[]', false, 1, 1, 5, true, false, '', '', false, 1, 1, 1, clock_now(), clock_now())`
+
+// makeOwing carries out the migration that makes the index, whatever its number, as goose does: each statement by itself.
+func makeOwing(ctx context.Context, pool *pgxpool.Pool) error {
+	names, err := fs.Glob(migrations.Files, "*_objects_owing.sql")
+	if err != nil || len(names) != 1 {
+		return fmt.Errorf("%v, %w", names, err)
+	}
+	text, err := migrations.Files.ReadFile(names[0])
+	if err != nil {
+		return err
+	}
+	for statement := range strings.SplitSeq(regexp.MustCompile(`(?m)^--.*$`).ReplaceAllString(string(text), ""), ";") {
+		if _, err := pool.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+func owingIsValid(t *testing.T, pool *pgxpool.Pool) bool {
+	t.Helper()
+	var valid bool
+	must(t,
+		pool.QueryRow(t.Context(),
+			`SELECT indisvalid FROM pg_index WHERE indexrelid = 'objects_owing'::regclass`).Scan(&valid))
+	return valid
+}
+
+// Applying goes on while the index is made, also where a transaction that began before keeps it waiting.
+func TestTheIndexOfOwingObjectsBlocksNobody(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.Exec(t, `DROP INDEX objects_owing`)
+	old, err := db.Pool.Begin(t.Context())
+	must(t, err)
+	execSQL(t, old, insertObject, "old")
+	done := make(chan error, 1)
+	go func() { done <- makeOwing(t.Context(), db.Pool) }()
+	testkit.Eventually(t, 30*time.Second, func() error {
+		var waits bool
+		err := db.Pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database() AND phase LIKE 'waiting%')`).Scan(&waits)
+		if err == nil && !waits {
+			err = errors.New("the index is not being made")
+		}
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := db.Pool.Exec(ctx, insertObject, "new"); err != nil {
+		t.Errorf("applying waits for the index: %v", err)
+	}
+	must(t, old.Rollback(t.Context()))
+	must(t, <-done)
+	if !owingIsValid(t, db.Pool) {
+		t.Error("the index is not valid")
+	}
+}
+
+// A server that ended in the middle leaves an index that is never used; the next try makes it again.
+func TestAnInterruptedIndexIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.Exec(t, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'objects_owing'::regclass`)
+	if owingIsValid(t, db.Pool) {
+		t.Fatal("the index is valid before")
+	}
+	must(t, makeOwing(t.Context(), db.Pool))
+	if !owingIsValid(t, db.Pool) {
+		t.Error("the index is not valid")
 	}
 }

@@ -1,6 +1,8 @@
 package migrations_test
 
 import (
+	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,15 +26,9 @@ func withEvent(t *testing.T) (*testkit.DB, int64) {
 	gateway := db.Role(t, "gateway")
 	ms := time.Now().UnixMilli()
 	id := ms << 20
-	if _, err := gateway.Exec(t.Context(), "SELECT ensure_partitions($1, $1)", ms); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := gateway.Exec(t.Context(), "INSERT INTO sources (name, provider) VALUES ('stripe', 'stripe')"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := gateway.Exec(t.Context(), event, id); err != nil {
-		t.Fatal(err)
-	}
+	execSQL(t, gateway, "SELECT ensure_partitions($1, $1)", ms)
+	execSQL(t, gateway, "INSERT INTO sources (name, provider) VALUES ('stripe', 'stripe')")
+	execSQL(t, gateway, event, id)
 	return db, id
 }
 
@@ -111,9 +107,8 @@ func TestEvenTheOwnerCannotChangeTheLog(t *testing.T) {
 	db, id := withEvent(t)
 	owner := db.Role(t, "maintenance")
 	var partition string
-	if err := owner.QueryRow(t.Context(), "SELECT tableoid::regclass::text FROM events WHERE id = $1", id).Scan(&partition); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		owner.QueryRow(t.Context(), "SELECT tableoid::regclass::text FROM events WHERE id = $1", id).Scan(&partition))
 	db.Exec(t, "INSERT INTO audit (who, via, address, action, target, reason) VALUES ('x', 'command', '', 'a', '', '')")
 	for who, pool := range map[string]*pgxpool.Pool{"maintenance": owner, "superuser": db.Pool} {
 		refused(t, pool, who, "UPDATE audit SET reason = 'another'")
@@ -140,5 +135,61 @@ func TestDaemonsOwnNothing(t *testing.T) {
 	var n int
 	if err := db.Pool.QueryRow(t.Context(), foreign).Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d relations belong to someone else than postern_maintenance, %v; want none", n, err)
+	}
+}
+
+// ownedBy is an empty database that belongs to a new login, and the URL of that login. options end CREATE ROLE.
+func ownedBy(t *testing.T, login, options string) string {
+	t.Helper()
+	testkit.Database(t) // whose template has made Postern's roles
+	db := testkit.EmptyDatabase(t, "")
+	admin, err := pgxpool.New(t.Context(), db.URL)
+	must(t, err)
+	t.Cleanup(admin.Close)
+	u, err := url.Parse(db.URL)
+	must(t, err)
+	for _, statement := range []string{"DROP ROLE IF EXISTS " + login, "CREATE ROLE " + login + " LOGIN " + options,
+		"ALTER DATABASE " + strings.TrimPrefix(u.Path, "/") + " OWNER TO " + login} {
+		execSQL(t, admin, statement)
+	}
+	q := u.Query()
+	q.Set("user", login)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+func TestAnOwnerWhoIsNoSuperuserMigrates(t *testing.T) {
+	t.Parallel()
+	url := ownedBy(t, "owner_with_roles", "IN ROLE postern_maintenance, postern_gateway, postern_processor, postern_operator, postern_reader")
+	if got, err := postgres.Migrate(t.Context(), url); err != nil || got != len(files(t)) {
+		t.Fatalf("applied %d, %v; want %d", got, err, len(files(t)))
+	}
+	for _, role := range []string{"postern_gateway", "postern_processor", "postern_maintenance", "postern_operator"} {
+		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: url, Role: role})
+		must(t, err)
+		pool.Close()
+	}
+}
+
+func TestALoginThatMayNotMakeRolesIsToldWhatToRun(t *testing.T) {
+	t.Parallel()
+	_, err := postgres.Migrate(t.Context(), ownedBy(t, "owner_without_roles", ""))
+	if err == nil || !strings.Contains(err.Error(), "ALTER ROLE owner_without_roles CREATEROLE") {
+		t.Errorf("got %v; want what an administrator can run", err)
+	}
+}
+
+// A daemon's login is granted the daemon's role alone; its admin interface acts as the operator.
+func TestDaemonsMayActAsTheOperatorAndInheritNothing(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	for _, role := range []string{"gateway", "processor"} {
+		pool := db.Role(t, role)
+		var member, inherits bool
+		err := pool.QueryRow(t.Context(), `SELECT pg_has_role(current_user, 'postern_operator', 'MEMBER'), pg_has_role(current_user, 'postern_operator', 'USAGE')`).
+			Scan(&member, &inherits)
+		if err != nil || !member || inherits {
+			t.Errorf("%s: may act as the operator %t, inherits %t, %v; want true and false", role, member, inherits, err)
+		}
 	}
 }
