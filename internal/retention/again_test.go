@@ -1,20 +1,14 @@
 package retention_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -45,9 +39,8 @@ func TestADroppedDayIsMadeAgain(t *testing.T) {
 	again := func() {
 		t.Helper()
 		b.exec(t, `SELECT ensure_partitions(min(lo) >> 20, (max(hi) >> 20) - 1) FROM retired`)
-		if n := b.rows(t, `SELECT count(*)::text FROM pg_class c JOIN retired r ON r.name = c.relname JOIN pg_inherits i ON i.inhrelid = c.oid`)[0]; n != "2" {
-			t.Fatalf("%s of the dropped days are made again", n)
-		}
+		b.says(t, "2",
+			`SELECT count(*)::text FROM pg_class c JOIN retired r ON r.name = c.relname JOIN pg_inherits i ON i.inhrelid = c.oid`)
 	}
 	again()
 	late := b.append(t, some(1))
@@ -81,9 +74,7 @@ func TestADroppedDayIsMadeAgain(t *testing.T) {
 			break
 		}
 	}
-	if diff := cmp.Diff([][]string{dropped, bases}, [][]string{order(), b.rows(t, same("bases"))}); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "", [][]string{dropped, bases}, [][]string{order(), b.rows(t, same("bases"))})
 }
 
 // Where a dropped day that was made again holds events after all, nothing of it goes, and it is said why and what to do; done, it goes like any other.
@@ -108,9 +99,7 @@ func TestADroppedDayThatIsFilledAgainStays(t *testing.T) {
 		t.Errorf("the first event of the log is %d, want %d", left[0], late[0])
 	}
 	preview, err := retention.Now(t.Context(), b.operator, policy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	view, err := retention.Show(t.Context(), b.operator, preview)
 	if err != nil || !strings.Contains(view.Partitions[0].Kept, "DELETE FROM postern.retired") {
 		t.Errorf("it shows %+v, %v", view.Partitions, err)
@@ -132,38 +121,18 @@ func TestADroppedDayThatIsBeingRestoredStays(t *testing.T) {
 	name := b.rows(t, `SELECT name FROM retired ORDER BY name`)[0]
 	b.exec(t, `CREATE TABLE `+name+` (LIKE events)`)
 	b.exec(t, `ALTER TABLE `+name+` OWNER TO `+b.rows(t, `SELECT relowner::regrole::text FROM pg_class WHERE oid = 'events'::regclass`)[0])
-	restoring, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = restoring.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := restoring.Exec(t.Context(), `INSERT INTO `+name+` SELECT * FROM events LIMIT 3`); err != nil {
-		t.Fatal(err)
-	}
+	restoring := hold(t, b.db.Pool, `INSERT INTO `+name+` SELECT * FROM events LIMIT 3`)
 	b.ask(t, policy)
 	h, ended := b.carrying(t.Context(), t)
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE relation = $1::regclass AND NOT granted`, name)[0]; n == "0" {
-			return errors.New("retention does not wait for who restores")
-		}
-		return nil
-	})
-	if err := restoring.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.awaitSome(t, `SELECT count(*)::text FROM pg_locks WHERE relation = $1::regclass AND NOT granted`, name)
+	must(t, restoring.Commit(t.Context()))
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "this table is no part of the log and holds 3 events") {
 		t.Error(err)
 	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if left := b.rows(t, `SELECT coalesce(to_regclass($1)::text, 'gone')`, name)[0]; left != name {
-		t.Errorf("the table is %s", left)
-	}
+	must(t, h.Release(t.Context()))
+	b.says(t, name, `SELECT coalesce(to_regclass($1)::text, 'gone')`, name)
 	b.exec(t, `DELETE FROM `+name)
 	b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE ended_at IS NULL`)
 	b.do(t, policy)
-	if left := b.rows(t, `SELECT coalesce(to_regclass($1)::text, 'gone')`, name)[0]; left != "gone" {
-		t.Error("an empty one stays")
-	}
+	b.says(t, "gone", `SELECT coalesce(to_regclass($1)::text, 'gone')`, name)
 }

@@ -36,16 +36,16 @@ func TestEffectsAreForgotten(t *testing.T) {
 	b.previews(t, contents, map[string]int64{retention.CountEffects: 10058})
 	b.do(t, contents)
 	cleared := b.rows(t, `SELECT key FROM effects WHERE facts IS NULL AND reason = '' AND key NOT LIKE 'more %' ORDER BY key`)
-	if diff := cmp.Diff([]string{"done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there", "rejected 9 d gone", "rejected 9 d there", "superseded 9 d gone", "superseded 9 d there"}, cleared); diff != "" {
-		t.Error(diff)
-	}
+	equal(t, "",
+		[]string{"done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there", "rejected 9 d gone",
+			"rejected 9 d there", "superseded 9 d gone", "superseded 9 d there"},
+		cleared)
 	left := b.rows(t, `SELECT DISTINCT e.key FROM effects e JOIN effect_steps s USING (effect) WHERE concat(s.request, s.captured, s.error) LIKE '%ada%' ORDER BY 1`)
-	if diff := cmp.Diff([]string{"done 1 d gone", "done 1 d there", "rejected 1 d gone", "rejected 1 d there", "review 1 d gone", "review 1 d there", "review 9 d gone", "review 9 d there"}, left); diff != "" {
-		t.Error(diff)
-	}
-	if n := b.rows(t, `SELECT count(*) || ' ' || count(*) FILTER (WHERE facts IS NULL) FROM effects`)[0]; n != "10086 10058" {
-		t.Error(n)
-	}
+	equal(t, "",
+		[]string{"done 1 d gone", "done 1 d there", "rejected 1 d gone", "rejected 1 d there", "review 1 d gone",
+			"review 1 d there", "review 9 d gone", "review 9 d there"},
+		left)
+	b.says(t, "10086 10058", `SELECT count(*) || ' ' || count(*) FILTER (WHERE facts IS NULL) FROM effects`)
 
 	keys := retention.Policy{Bodies: 1, EffectKeys: 3}
 	b.do(t, retention.Policy{Bodies: 1})
@@ -53,12 +53,8 @@ func TestEffectsAreForgotten(t *testing.T) {
 	b.do(t, keys)
 	gone := b.rows(t, `SELECT state || ' ' || age || ' gone' AS key FROM unnest('{waiting,planned,running,failed,review,done,rejected,expired,superseded}'::text[]) AS state, unnest('{9 d,1 d}'::text[]) AS age
 		EXCEPT SELECT key FROM effects ORDER BY key`)
-	if diff := cmp.Diff([]string{"done 9 d gone", "expired 9 d gone", "rejected 9 d gone", "superseded 9 d gone"}, gone); diff != "" {
-		t.Error(diff)
-	}
-	if n := b.rows(t, `SELECT count(*) || ' ' || (SELECT count(*) FROM effect_steps) FROM effects`)[0]; n != "32 10" {
-		t.Errorf("%s effects and steps are left", n)
-	}
+	equal(t, "", []string{"done 9 d gone", "expired 9 d gone", "rejected 9 d gone", "superseded 9 d gone"}, gone)
+	b.says(t, "32 10", `SELECT count(*) || ' ' || (SELECT count(*) FROM effect_steps) FROM effects`)
 }
 
 // What a schedule planned is known for as long as there is the object that it would be planned of again, whether it was done or a person did not want it.
@@ -93,18 +89,14 @@ func TestEffectsOfSchedulesAreForgotten(t *testing.T) {
 // has wants rows.
 func (b *testBundle) has(t *testing.T, sql string, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, b.rows(t, sql)); diff != "" {
-		t.Errorf("%s: %s", sql, diff)
-	}
+	equal(t, sql, want, b.rows(t, sql))
 }
 
 // previews wants that a preview says what would be forgotten.
 func (b *testBundle) previews(t *testing.T, p retention.Policy, want map[string]int64) {
 	t.Helper()
 	order, err := retention.Now(t.Context(), b.operator, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	view, err := retention.Preview(t.Context(), b.operator, order)
 	if diff := cmp.Diff(want, view.Forget); err != nil || diff != "" {
 		t.Errorf("%v: %s", err, diff)
@@ -114,8 +106,9 @@ func (b *testBundle) previews(t *testing.T, p retention.Policy, want map[string]
 // Keys of effects are kept at least as long as the events that planned them.
 func TestKeysOfEffectsOutliveEvents(t *testing.T) {
 	t.Parallel()
-	for _, p := range []retention.Policy{{EffectKeys: 3}, {Bodies: 4, EffectKeys: 3}, {Effects: -1}} {
-		if p.Check() == nil {
+	for _, p := range []retention.Policy{{EffectKeys: 3}, {Bodies: 4, EffectKeys: 3}, {Effects: -1}, {Keys: 3},
+		{Bodies: 5, Keys: 4}, {Bodies: 5, Outcomes: 1}, {Bodies: -1}} {
+		if p.Check() == nil || errOf(retention.Now(t.Context(), nil, p)) == nil {
 			t.Errorf("%+v is taken", p)
 		}
 	}

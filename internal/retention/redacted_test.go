@@ -20,19 +20,14 @@ import (
 // redact carries out a redaction of events to its end.
 func (b *testBundle) redact(t *testing.T, ids ...int64) {
 	t.Helper()
-	if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: redaction.Job, Asked: redaction.Order{Events: ids}, Who: "me", Reason: "asked for"}); err != nil {
-		t.Fatal(err)
-	}
-	h, err := runs.Take(t.Context(), b.pool, "redacts", time.Minute, redaction.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
+	must(t,
+		errOf(runs.Ask(t.Context(), b.operator, runs.Order{Job: redaction.Job, Asked: redaction.Order{Events: ids},
+			Who: "me", Reason: "asked for"})))
+	h := taken(t, b.pool, "redacts", time.Minute, redaction.Job)
 	if status, err := (&redaction.Runner{Pool: b.pool, Processor: b.proc}).Carry(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
 		t.Fatal(status, err)
 	}
-	if err := h.End(t.Context(), runs.Done, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.End(t.Context(), runs.Done, ""))
 }
 
 // Events may be redacted before their day is folded, while it is, and after it is ready: neither its base nor its export has them, and a rebuild makes the mirror.
@@ -57,9 +52,7 @@ func TestRedactedBesideRetention(t *testing.T) {
 				}
 				return nil
 			})
-			if status, err := b.carry(t, r); err != nil || status != runs.Done {
-				t.Fatal(status, err)
-			}
+			b.finishes(t, r)
 			b.remakes(t, 1000)
 			for _, object := range b.rows(t, `SELECT object_id FROM objects WHERE last_event_id = ANY($1) AND (state IS NOT NULL OR tie_set <> '[]')`, newest) {
 				t.Errorf("%s shows what was redacted", object)
@@ -77,14 +70,10 @@ func (b *testBundle) newest(t *testing.T, day int) (ids []int64) {
 	rows, err := b.db.Pool.Query(t.Context(), `SELECT o.last_event_id FROM objects o WHERE o.last_event_id = ANY($1) AND o.state IS NOT NULL
 		AND (SELECT count(*) FROM outcomes c WHERE c.object_id = o.object_id AND c.run = 0 AND c.version = version_json(o.version_final, o.version_at, o.version_seen, o.version_rank)) = 1
 		ORDER BY 1 LIMIT 5`, b.days[day])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for rows.Next() {
 		var id int64
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rows.Scan(&id))
 		ids = append(ids, id)
 	}
 	if rows.Err() != nil || len(ids) == 0 {
@@ -129,19 +118,13 @@ func TestExportFromBeforeARedaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.redact(t, newest...)
-	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), "delete the file, it is made again") {
-		t.Fatal(err)
-	}
+	b.refuses(t, b.runner(), "delete the file, it is made again")
 	files, err := filepath.Glob(filepath.Join(b.folder, "*"))
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
 	}
-	if err := os.Remove(files[0]); err != nil {
-		t.Fatal(err)
-	}
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatal(status, err)
-	}
+	must(t, os.Remove(files[0]))
+	b.finishes(t, b.runner())
 	b.lacks(t, bodies)
 	b.remakes(t, 1000)
 }
@@ -152,19 +135,16 @@ func TestKeysOfRedactedEventsStay(t *testing.T) {
 	b := setup(t, 24, 4, 15)
 	id := b.newest(t, 0)[0]
 	var key, body, object string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT event_id, convert_from(body, 'UTF8'), object_id FROM events WHERE id = $1`, id).Scan(&key, &body, &object); err != nil {
-		t.Fatal(err)
-	}
+	must(t,
+		b.db.Pool.QueryRow(t.Context(),
+			`SELECT event_id, convert_from(body, 'UTF8'), object_id FROM events WHERE id = $1`, id).Scan(&key, &body,
+			&object))
 	b.redact(t, id)
 	policy := retention.Policy{Bodies: 1, Keys: 1}
 	order, err := retention.Now(t.Context(), b.operator, policy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	preview, err := retention.Preview(t.Context(), b.operator, order)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys := b.rows(t, `SELECT id::text FROM event_keys ORDER BY id`)
 	b.do(t, policy)
 	left := b.rows(t, `SELECT id::text FROM event_keys ORDER BY id`)
@@ -179,5 +159,45 @@ func TestKeysOfRedactedEventsStay(t *testing.T) {
 	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{d})
 	if err != nil || !receipts[0][0].Duplicate || receipts[0][0].ID != id {
 		t.Fatalf("the same delivery again: %+v, %v", receipts, err)
+	}
+}
+
+// A day with a sender's request that nobody has answered stays, and goes once somebody has, or what it asked for cannot be read any more.
+func TestUnansweredRequestsHoldTheirDay(t *testing.T) {
+	t.Parallel()
+	for _, answered := range []bool{true, false} {
+		t.Run(fmt.Sprint("answered ", answered), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, 29, 4, 10)
+			request := b.days[0][3]
+			b.exec(t, `UPDATE sources SET provider = 'shopify'`)
+			b.exec(t, `ALTER TABLE events DISABLE TRIGGER USER`)
+			b.exec(t, `UPDATE events SET event_type = 'customers/data_request' WHERE id = $1`, request)
+			b.exec(t, `ALTER TABLE events ENABLE TRIGGER USER`)
+			b.ask(t, retention.Policy{Bodies: 1})
+			_, err := b.carry(t, b.runner())
+			want := fmt.Sprintf("requests in it that nobody has answered: 1, the first of them event %d", request)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Fatalf("%v; want it to say %q", err, want)
+			}
+			if left := b.rows(t, `SELECT id::text FROM events WHERE id = $1`, request); len(left) != 1 {
+				t.Fatal("the request is gone")
+			}
+			if answered {
+				b.exec(t, `INSERT INTO redactions (run, who, reason, asked, requested_by, events, objects, conflicts, rejections, began_at, updated_at, ended_at)
+					VALUES (77, '', '', '{}', $1, 0, 0, 0, 0, now(), now(), now())`, request)
+			} else {
+				b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE ended_at IS NULL`)
+				b.redact(t, request)
+				b.ask(t, retention.Policy{Bodies: 1})
+			}
+			b.finishes(t, b.runner())
+			if left := b.rows(t, `SELECT id::text FROM events WHERE id = $1`, request); len(left) != 0 {
+				t.Error("the day is still there")
+			}
+			if n, _, err := redaction.Unanswered(t.Context(), b.operator, 0, 1<<62); err != nil || n != 0 {
+				t.Errorf("%d are unanswered, %v", n, err)
+			}
+		})
 	}
 }

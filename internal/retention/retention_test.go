@@ -36,9 +36,7 @@ func TestBasesAndTheRestOfTheLogMakeTheMirror(t *testing.T) {
 			b.do(t, retention.Policy{Bodies: keep})
 			b.remakes(t, int64(1000+keep))
 		}
-		if diff := cmp.Diff(before, b.rows(t, same("objects"))); diff != "" {
-			t.Errorf("the mirror changed: %s", diff)
-		}
+		equal(t, "the mirror changed", before, b.rows(t, same("objects")))
 		if len(b.stored(t)) == 0 || b.stored(t)[0] < b.days[days-2][0] {
 			t.Errorf("%d events are left, the first %d", len(b.stored(t)), b.stored(t)[0])
 		}
@@ -50,9 +48,7 @@ func (b *testBundle) remakes(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged`)
 	b.exec(t, `INSERT INTO staged SELECT * FROM bases`)
-	if _, err := b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: 1}, b.stored(t), false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(b.proc.ApplyStored(t.Context(), processor.Target{Run: run, Into: 1}, b.stored(t), false)))
 	if diff := cmp.Diff(b.rows(t, same("objects")), b.rows(t, same("staged"))); diff != "" {
 		t.Errorf("bases and %d events: %s", len(b.stored(t)), diff)
 	}
@@ -118,9 +114,7 @@ func TestWhatIsUnfinishedStays(t *testing.T) {
 		{"the auditor has not passed", func(t *testing.T, b *testBundle) { b.audited(t, b.days[1][0]) }, 1},
 		{"no final outcome", func(t *testing.T, b *testBundle) { b.exec(t, `DELETE FROM outcomes WHERE event_id = $1`, b.days[1][0]) }, 2},
 		{"run 1 (replay, waiting) has yet to read it", func(t *testing.T, b *testBundle) {
-			if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})))
 		}, 0},
 	} {
 		t.Run(c.why, func(t *testing.T) {
@@ -167,9 +161,7 @@ func TestAges(t *testing.T) {
 		t.Errorf("%s rejections", count("rejections"))
 	}
 	old, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() - interval '5 days', told_at = now() WHERE run = `+fmt.Sprint(old))
 	b.do(t, retention.Policy{Runs: 6})
 	if count("runs WHERE job = 'replay'") != "1" {
@@ -181,9 +173,7 @@ func TestAges(t *testing.T) {
 	}
 	// A partition that has to stay keeps its keys and outcomes, whatever their age.
 	replayRun, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: "replay", Asked: struct{}{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.ask(t, retention.Policy{Bodies: 1, Keys: 1, Outcomes: 2})
 	if _, err := b.carry(t, b.runner()); err == nil {
 		t.Fatal("what a replay reads is dropped")
@@ -193,13 +183,9 @@ func TestAges(t *testing.T) {
 		t.Errorf("run %d holds all, and left are %v", replayRun, got)
 	}
 	preview, err := retention.Now(t.Context(), b.operator, retention.Policy{Bodies: 1, Keys: 2, Outcomes: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	view, err := retention.Preview(t.Context(), b.operator, preview)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := b.exec(t, `SELECT 1 FROM event_keys`)
 	b.do(t, retention.Policy{Bodies: 1, Keys: 2, Outcomes: 3})
 	if count("events") != sum(b.days[4:]...) {
@@ -229,31 +215,16 @@ func TestAges(t *testing.T) {
 func TestIngestionGoesOnMeanwhile(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 11, 4, 20)
-	reader, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = reader.Rollback(context.Background()) }()
-	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM events`); err != nil {
-		t.Fatal(err)
-	}
+	reader := hold(t, b.db.Pool, `SELECT count(*) FROM events`)
 	b.ask(t, retention.Policy{Bodies: 1})
-	h, err := runs.Take(t.Context(), b.pool, "first", time.Millisecond, retention.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
+	h := taken(t, b.pool, "first", time.Millisecond, retention.Job)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		_, err := b.runner().Carry(ctx, h, b.proc.Logger)
 		ended <- err
 	}()
-	testkit.Eventually(t, time.Minute, func() error {
-		if b.rows(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)[0] == "0" {
-			return errors.New("nothing is being detached")
-		}
-		return nil
-	})
+	b.awaitSome(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)
 	slowest := time.Duration(0)
 	for range 50 {
 		began := time.Now()
@@ -272,12 +243,8 @@ func TestIngestionGoesOnMeanwhile(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("an interrupted run ends well")
 	}
-	if n := b.rows(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)[0]; n != "1" {
-		t.Errorf("%s are pending", n)
-	}
-	if err := reader.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	b.says(t, "1", `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)
+	must(t, reader.Rollback(t.Context()))
 	testkit.Eventually(t, time.Minute, func() error { // the interrupted session may hold its lock for a moment
 		status, err := b.carry(t, b.runner())
 		if err == nil && status != runs.Done {
@@ -285,9 +252,7 @@ func TestIngestionGoesOnMeanwhile(t *testing.T) {
 		}
 		return err
 	})
-	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "2" {
-		t.Errorf("%s are dropped", n)
-	}
+	b.says(t, "2", `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)
 }
 
 // What a processor cannot read, since the source is not in its configuration, is kept as the mirror has it.
@@ -298,9 +263,7 @@ func TestSourceThatIsNoLongerConfigured(t *testing.T) {
 	b.log.Add(t, "other")
 	b.proc = b.processor(t, "other")
 	b.do(t, retention.Policy{Bodies: 1})
-	if diff := cmp.Diff(touched, b.rows(t, `SELECT object_id FROM bases ORDER BY 1`)); diff != "" {
-		t.Errorf("bases: %s", diff)
-	}
+	equal(t, "bases", touched, b.rows(t, `SELECT object_id FROM bases ORDER BY 1`))
 	b.proc = b.processor(t, "sim")
 	b.remakes(t, 1000)
 }
@@ -323,9 +286,7 @@ func TestDaily(t *testing.T) {
 	if open() != "1" {
 		t.Fatalf("%s runs", open())
 	}
-	if _, err := b.carry(t, b.runner()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(b.carry(t, b.runner())))
 	for day, want := range []string{"1", "2"} {
 		b.clock(t, -2*day)
 		if err := retention.Ask(t.Context(), b.pool, policy); err != nil || open() != want {
@@ -347,32 +308,10 @@ func TestAgesCountFromTheOrder(t *testing.T) {
 	if err != nil || view.Forget[retention.CountRuns] != 1 {
 		t.Errorf("%v, %v", view.Forget, err)
 	}
-	if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: order}); err != nil {
-		t.Fatal(err)
-	}
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatal(status, err)
-	}
+	must(t, errOf(runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: order})))
+	b.finishes(t, b.runner())
 	if left := b.rows(t, `SELECT reason FROM runs WHERE job = 'replay'`); len(left) != 1 || left[0] != "9 days" {
 		t.Errorf("left are those that ended %v ago", left)
-	}
-}
-
-// Orders that would forget what belongs to events before them are refused wherever they come from.
-func TestBadPolicies(t *testing.T) {
-	t.Parallel()
-	b := setup(t, 17, 1, 2)
-	for _, p := range []retention.Policy{{Keys: 3}, {Bodies: 5, Keys: 4}, {Bodies: 5, Outcomes: 1}, {Bodies: -1}} {
-		if _, err := retention.Now(t.Context(), b.operator, p); err == nil {
-			t.Errorf("%+v is taken", p)
-		}
-		if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: retention.Order{Policy: p, At: time.Now()}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.carry(t, b.runner()); err == nil {
-			t.Errorf("%+v is carried out", p)
-		}
-		b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE ended_at IS NULL`)
 	}
 }
 
@@ -380,19 +319,13 @@ func TestBadPolicies(t *testing.T) {
 func unpacked(t *testing.T, path string) string {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = file.Close() }()
 	z, err := zstd.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer z.Close()
 	text, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -400,9 +333,7 @@ func unpacked(t *testing.T, path string) string {
 func quoted(t *testing.T, body string) string {
 	t.Helper()
 	text, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -413,13 +344,9 @@ func TestExportBeforeTheDrop(t *testing.T) {
 	b.folder = t.TempDir()
 	parts := b.rows(t, `SELECT relname FROM pg_class WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`)
 	foreign := filepath.Join(b.folder, parts[1]+".ndjson.zst")
-	if err := os.WriteFile(foreign, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(foreign, []byte("{}\n"), 0o600))
 	demands, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: retention.Order{Policy: retention.Policy{Bodies: 1}, Export: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	without := b.runner()
 	without.Folder = ""
 	if _, err := b.carry(t, without); err == nil || !strings.Contains(err.Error(), "has no retention.export") || len(b.rows(t, `SELECT name FROM retired`)) > 0 {
@@ -428,9 +355,7 @@ func TestExportBeforeTheDrop(t *testing.T) {
 	b.exec(t, `UPDATE runs SET status = 'failed', ended_at = now() WHERE run = $1`, demands)
 	bodies := b.rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE id = ANY($1)`, b.days[0])
 	b.ask(t, retention.Policy{Bodies: 1})
-	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), parts[1]+": its export cannot be trusted") {
-		t.Fatal(err)
-	}
+	b.refuses(t, b.runner(), parts[1]+": its export cannot be trusted")
 	if got := len(b.stored(t)); got != len(b.days[1])+len(b.days[3])+len(b.days[4]) {
 		t.Errorf("%d events are left", got)
 	}
@@ -443,12 +368,8 @@ func TestExportBeforeTheDrop(t *testing.T) {
 			t.Errorf("%s is not in the file", body)
 		}
 	}
-	if err := os.Remove(foreign); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.carry(t, b.runner()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(foreign))
+	must(t, errOf(b.carry(t, b.runner())))
 	noted := b.rows(t, `SELECT name || ' ' || (export->>'events') || ' ' || (events = (export->>'events')::bigint) FROM retired ORDER BY name`)
 	if len(noted) != 3 || !strings.HasSuffix(noted[1], "true") {
 		t.Errorf("noted %v", noted)
@@ -461,12 +382,13 @@ func TestOrdersSayWhatIsWrong(t *testing.T) {
 	b := setup(t, 21, 5, 20)
 	before := len(b.stored(t))
 	for _, c := range []struct{ asked, says string }{
-		{`{"bodies": 1}`, ""}, {`{"bodies": -1}`, "invalid: a retention of -1 days"}, {`{"bodies": 90, "at": "soon"}`, "read what was asked for: "},
+		{`{"bodies": 1}`, ""}, {`{"bodies": -1}`, "invalid: a retention of -1 days"}, {`{"keys": 3}`, "invalid: "},
+		{`{"bodies": 5, "keys": 4}`, "invalid: "}, {`{"bodies": 5, "outcomes": 1}`, "invalid: "},
+		{`{"bodies": 90, "at": "soon"}`, "read what was asked for: "},
 		{`{"bodies": 90, "of": "stripe"}`, "read what was asked for: json: unknown field \"of\""},
 	} {
-		if _, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: json.RawMessage(c.asked)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t,
+			errOf(runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: json.RawMessage(c.asked)})))
 		status, err := b.carry(t, b.runner())
 		if c.says == "" && (err != nil || status != runs.Done) || c.says != "" && (err == nil || !strings.HasPrefix(err.Error(), c.says) || strings.Contains(err.Error(), "%!")) {
 			t.Errorf("%s: %s, %v", c.asked, status, err)

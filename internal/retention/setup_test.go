@@ -1,14 +1,19 @@
 package retention_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -106,13 +111,9 @@ func (b *testBundle) runner() *retention.Runner {
 func (b *testBundle) ask(t *testing.T, p retention.Policy) int64 {
 	t.Helper()
 	order, err := retention.Now(t.Context(), b.operator, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	run, err := runs.Ask(t.Context(), b.operator, runs.Order{Job: retention.Job, Asked: order})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return run
 }
 
@@ -137,9 +138,7 @@ func (b *testBundle) carry(t *testing.T, r *retention.Runner) (runs.Status, erro
 func (b *testBundle) do(t *testing.T, p retention.Policy) {
 	t.Helper()
 	b.ask(t, p)
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatalf("%s, %v", status, err)
-	}
+	b.finishes(t, b.runner())
 }
 
 func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
@@ -150,9 +149,7 @@ func (b *testBundle) rows(t *testing.T, sql string, args ...any) []string {
 func (b *testBundle) stored(t *testing.T) (ids []int64) {
 	t.Helper()
 	rows, err := b.db.Pool.Query(t.Context(), `SELECT id FROM events ORDER BY id`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		t.Fatal(err)
 	}
@@ -162,4 +159,89 @@ func (b *testBundle) stored(t *testing.T) (ids []int64) {
 // same is what two tables of objects must agree in, whatever order their events came in.
 func same(table string) string {
 	return `SELECT (to_jsonb(o) - 'revision' - 'last_event_id' - 'created_at' - 'updated_at' - 'look_after')::text FROM ` + table + ` o ORDER BY object_id`
+}
+
+// must ends the test on an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// errOf is the error of a call whose other result is not of interest.
+func errOf[T any](_ T, err error) error { return err }
+
+// equal reports how a value differs from the one that is wanted.
+func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, opts...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// execSQL runs a statement over a pool, a session or a transaction.
+func execSQL(t testing.TB, over interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	t.Helper()
+	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// hold runs a statement in a transaction that stays open until it is rolled back, at the latest at
+// the end of the test.
+func hold(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	execSQL(t, tx, sql, args...)
+	return tx
+}
+
+// taken is the next run of a job, taken by a process.
+func taken(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Hold {
+	t.Helper()
+	h, err := runs.Take(t.Context(), pool, by, lease, job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	return h
+}
+
+// says fails unless a query of one text answers it.
+func (b *testBundle) says(t *testing.T, want, sql string, args ...any) {
+	t.Helper()
+	if got := b.rows(t, sql, args...)[0]; got != want {
+		t.Errorf("%s: %s, want %s", sql, got, want)
+	}
+}
+
+// awaitSome waits until a count is above 0.
+func (b *testBundle) awaitSome(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if b.rows(t, sql, args...)[0] == "0" {
+			return errors.New("still 0: " + sql)
+		}
+		return nil
+	})
+}
+
+// finishes has a runner carry out the open run to its end.
+func (b *testBundle) finishes(t *testing.T, r *retention.Runner) {
+	t.Helper()
+	if status, err := b.carry(t, r); err != nil || status != runs.Done {
+		t.Fatalf("%s, %v", status, err)
+	}
+}
+
+// refuses has a runner fail at the open run, for a reason.
+func (b *testBundle) refuses(t *testing.T, r *retention.Runner, why string) {
+	t.Helper()
+	if _, err := b.carry(t, r); err == nil || !strings.Contains(err.Error(), why) {
+		t.Fatalf("%v, want it to say %q", err, why)
+	}
 }

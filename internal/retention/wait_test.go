@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -19,24 +20,13 @@ import (
 // reading is a transaction that has read the log and keeps its partitions from being detached.
 func (b *testBundle) reading(t *testing.T) pgx.Tx {
 	t.Helper()
-	reader, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) })
-	if _, err := reader.Exec(t.Context(), `SELECT count(*) FROM events`); err != nil {
-		t.Fatal(err)
-	}
-	return reader
+	return hold(t, b.db.Pool, `SELECT count(*) FROM events`)
 }
 
 // carrying has a runner go on with the open run until ctx ends; the first value is how that ended.
 func (b *testBundle) carrying(ctx context.Context, t *testing.T) (h *runs.Hold, ended <-chan error) {
 	t.Helper()
-	h, err := runs.Take(t.Context(), b.pool, "first", time.Minute, retention.Job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
+	h = taken(t, b.pool, "first", time.Minute, retention.Job)
 	done := make(chan error, 1)
 	go func() {
 		status, err := b.runner().Carry(ctx, h, slog.New(slog.DiscardHandler))
@@ -74,9 +64,7 @@ func (b *testBundle) interrupt(t *testing.T) {
 		}
 		return nil
 	})
-	if err := errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())))
 	if b.pending(t) != "1" {
 		t.Fatal("the detaching is not interrupted")
 	}
@@ -90,9 +78,7 @@ func TestInterruptedDetachIsFinishedFirst(t *testing.T) {
 	b.interrupt(t)
 	// A paused replay whose bound lies in that partition.
 	b.exec(t, `INSERT INTO runs (job, asked, who, reason, status, detail, counts, made_at, updated_at, bound) VALUES ('replay', '{}', 'me', '', 'paused', '', '{}', now(), now(), $1)`, b.days[0][len(b.days[0])-1])
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatal(status, err)
-	}
+	b.finishes(t, b.runner())
 	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "3" || b.pending(t) != "0" {
 		t.Errorf("%s are dropped, %s pending", n, b.pending(t))
 	}
@@ -108,21 +94,15 @@ func TestForeignDetachIsFinished(t *testing.T) {
 	name := b.rows(t, `SELECT name FROM retired`)[0]
 	b.exec(t, `DELETE FROM retired`)
 	order, err := retention.Now(t.Context(), b.operator, retention.Policy{Bodies: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if view, err := retention.Show(t.Context(), b.operator, order); err != nil || view.Partitions[0].Due || !strings.Contains(view.Partitions[0].Goes, "interrupted") {
 		t.Errorf("%+v, %v", view.Partitions[0], err)
 	}
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatal(status, err)
-	}
+	b.finishes(t, b.runner())
 	if got := b.rows(t, `SELECT count(*)::text FROM `+name); got[0] != fmt.Sprint(len(b.days[0])) {
 		t.Errorf("%s events are left of %d", got[0], len(b.days[0]))
 	}
-	if n := b.rows(t, `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)[0]; n != "2" {
-		t.Errorf("%s are dropped", n)
-	}
+	b.says(t, "2", `SELECT count(*)::text FROM retired WHERE dropped_at IS NOT NULL`)
 }
 
 // Somebody who begins to detach another partition meanwhile is the reason why one stays, no trouble.
@@ -163,15 +143,9 @@ func TestDetachBesideAnother(t *testing.T) {
 		})
 		return nil
 	})
-	if _, err := b.carry(t, r); err == nil || !strings.Contains(err.Error(), names[0]+": it cannot be detached now") {
-		t.Fatalf("%v", err)
-	}
-	if err := reader.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatal(status, err)
-	}
+	b.refuses(t, r, names[0]+": it cannot be detached now")
+	must(t, reader.Rollback(t.Context()))
+	b.finishes(t, b.runner())
 }
 
 // Retention that waits says for whom, and stops waiting when a person wants that; its lock is free then.
@@ -192,9 +166,7 @@ func TestWaitIsSeenAndEnded(t *testing.T) {
 				}
 				return err
 			})
-			if err := runs.Change(t.Context(), b.operator, run, status); err != nil {
-				t.Fatal(err)
-			}
+			must(t, runs.Change(t.Context(), b.operator, run, status))
 			select {
 			case err := <-ended:
 				if err == nil || err.Error() != string(status) {
@@ -204,15 +176,11 @@ func TestWaitIsSeenAndEnded(t *testing.T) {
 				t.Fatal("retention waits on")
 			}
 			// Its own session gave the lock back, so nothing has to be waited for.
-			if got := b.rows(t, `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))::text`)[0]; got != "true" {
-				t.Error("the lock of retention is still held")
-			}
+			b.says(t, "true", `SELECT pg_try_advisory_lock(hashtextextended('postern.retention', 0))::text`)
 			if r, err := runs.Show(t.Context(), b.operator, run); err != nil || r.Detail != "" || r.Status != status {
 				t.Errorf("%+v, %v", r, err)
 			}
-			if err := errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())))
 		})
 	}
 }
@@ -223,22 +191,14 @@ func TestOneAtATime(t *testing.T) {
 	b := setup(t, 18, 4, 10)
 	b.ask(t, retention.Policy{Bodies: 1})
 	session, err := b.db.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer session.Release()
-	if _, err := session.Exec(t.Context(), `SELECT pg_advisory_lock(hashtextextended('postern.retention', 0))`); err != nil {
-		t.Fatal(err)
-	}
+	execSQL(t, session, `SELECT pg_advisory_lock(hashtextextended('postern.retention', 0))`)
 	if _, err := b.carry(t, b.runner()); err == nil || !strings.Contains(err.Error(), "another process is still at retention") || len(b.rows(t, `SELECT name FROM retired`)) > 0 {
 		t.Errorf("beside another: %v", err)
 	}
-	if _, err := session.Exec(t.Context(), `SELECT pg_advisory_unlock_all()`); err != nil {
-		t.Fatal(err)
-	}
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Error(status, err)
-	}
+	execSQL(t, session, `SELECT pg_advisory_unlock_all()`)
+	b.finishes(t, b.runner())
 }
 
 // A run that begins while a partition is prepared keeps it; what is applied of it meanwhile is in the bases when it goes.
@@ -258,9 +218,7 @@ func TestRunThatBeginsMeanwhile(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := b.carry(t, r); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("run %d (replay, waiting) has yet to read it", replay)) {
-		t.Fatalf("%v", err)
-	}
+	b.refuses(t, r, "run 2 (replay, waiting) has yet to read it")
 	if got, want := len(b.stored(t)), len(b.days[0])+len(b.days[1])+len(b.days[2]); got != want {
 		t.Fatalf("%d events are left of %d", got, want)
 	}
@@ -268,9 +226,7 @@ func TestRunThatBeginsMeanwhile(t *testing.T) {
 	b.exec(t, `DELETE FROM outcomes WHERE object_id = $1`, object)
 	b.apply(t, b.stored(t))
 	b.exec(t, `UPDATE runs SET status = 'done', ended_at = now() WHERE job = 'replay'`)
-	if status, err := b.carry(t, b.runner()); err != nil || status != runs.Done {
-		t.Fatal(status, err)
-	}
+	b.finishes(t, b.runner())
 	if len(b.stored(t)) >= len(b.days[0])+len(b.days[1])+len(b.days[2]) {
 		t.Error("nothing is dropped")
 	}
@@ -315,13 +271,10 @@ func TestFoldTakesTheLocksOfObjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 21, 3, 5)
 	holder, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := holder.Exec(t.Context(), `SELECT pg_advisory_xact_lock(l) FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0 ORDER BY 1) l`); err != nil {
-		t.Fatal(err)
-	}
+	execSQL(t, holder,
+		`SELECT pg_advisory_xact_lock(l) FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0 ORDER BY 1) l`)
 	b.ask(t, retention.Policy{Bodies: 1})
 	h, ended := b.carrying(t.Context(), t)
 	testkit.Eventually(t, time.Minute, func() error {
@@ -335,13 +288,55 @@ func TestFoldTakesTheLocksOfObjects(t *testing.T) {
 		}
 		return nil
 	})
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, holder.Rollback(t.Context()))
 	if err := <-ended; err == nil || err.Error() != string(runs.Running) {
 		t.Error(err)
 	}
 	if err := h.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// rebuilt has the open rebuild go on until it rests or is done.
+func (b *testBundle) rebuilt(t *testing.T) runs.Status {
+	t.Helper()
+	h, err := runs.Take(t.Context(), b.pool, "rebuilding", time.Minute, rebuild.Job)
+	if err != nil || h == nil {
+		t.Fatalf("no rebuild is taken: %v", err)
+	}
+	rebuilds := &rebuild.Runner{Pool: b.pool, Processor: b.proc, Settings: rebuild.DefaultSettings}
+	status, err := rebuilds.Carry(t.Context(), h, slog.New(slog.DiscardHandler))
+	must(t, err)
+	must(t, h.Release(t.Context()))
+	return status
+}
+
+// A rebuild that rests will read all that comes above its bound before it swaps, so those days stay; what it has read may go.
+func TestRestingRebuildHoldsWhatItHasNotRead(t *testing.T) {
+	t.Parallel()
+	var run int64
+	b := setupDays(t, 9, 5, 20, func(b *testBundle, day int) {
+		if day != 1 {
+			return
+		}
+		var err error
+		if run, err = rebuild.Ask(t.Context(), b.operator, &rebuild.Order{Source: b.source}, "me", "", 0); err != nil {
+			t.Fatal(err)
+		}
+		if status := b.rebuilt(t); status != runs.Paused {
+			t.Fatalf("the rebuild is %s", status)
+		}
+	})
+	all := len(b.stored(t))
+	before := b.rows(t, same("objects"))
+	b.ask(t, retention.Policy{Bodies: 1})
+	b.refuses(t, b.runner(), "run 1 (rebuild, paused) has yet to read it")
+	if n, gone := len(b.stored(t)), len(b.days[0]); n != all-gone {
+		t.Errorf("%d events are left of %d, %d of them of a day that the rebuild has read", n, all, gone)
+	}
+	must(t, rebuild.Swap(t.Context(), b.operator, run))
+	if status := b.rebuilt(t); status != runs.Done {
+		t.Errorf("the rebuild is %s", status)
+	}
+	equal(t, "a swap without a change of the rule changed the mirror", before, b.rows(t, same("objects")))
 }
