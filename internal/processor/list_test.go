@@ -151,34 +151,24 @@ func walked(ctx context.Context, w processor.Walk, until int) (got []string) {
 	return got
 }
 
-// Every chosen event is in one chunk, in order, and the checkpoint that may be set behind each passes over nothing.
+// Every chosen event is in one chunk, in order, and the checkpoint that may be set behind each
+// passes over nothing. A walk that ends with an error gives out first all that it has read. It
+// reads one chunk ahead and no more, and nothing any more once the caller has left.
 func TestAheadGivesEveryEventOnce(t *testing.T) {
 	t.Parallel()
-	want := []string{"0 [2 4 6] 6", "0 [8 10] 10", "10 [12 14 16] 16", "10 [18 20] 20", "20 [] 30", "30 [] 40", "40 [42 44 46] 46", "40 [48 50] 50",
-		"50 [52 54 56] 56", "50 [58 60] 60", "60 [62 64] 64"}
-	equal(t, "", want, walked(t.Context(), windows(64, make(chan int64, 100)), 0))
-}
-
-// What was read before trouble is given out before it.
-func TestAheadEndsWithTrouble(t *testing.T) {
-	t.Parallel()
-	want := []string{"0 [2 4 6] 6", "0 [8 10] 10", "10 [12 14 16] 16", "10 [18 20] 20", "no more"}
-	equal(t, "", want, walked(t.Context(), windows(20, make(chan int64, 100)), 0))
+	want := []string{"0 [2 4 6] 6", "0 [8 10] 10", "10 [12 14 16] 16", "10 [18 20] 20", "20 [] 30", "30 [] 40",
+		"40 [42 44 46] 46", "40 [48 50] 50", "50 [52 54 56] 56", "50 [58 60] 60", "60 [62 64] 64"}
+	equal(t, "all", want, walked(t.Context(), windows(64, make(chan int64, 100)), 0))
+	equal(t, "until an error", append(want[:4:4], "no more"), walked(t.Context(), windows(20, make(chan int64, 100)),
+		0))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped"))
 	got := walked(ctx, windows(64, make(chan int64, 100)), 0)
 	if len(got) == 0 || got[len(got)-1] != "stopped" {
 		t.Errorf("a walk that was stopped gave %q", got)
 	}
-}
-
-// It reads one chunk ahead and no more, and nothing any more once the caller has left.
-func TestAheadReadsOneChunk(t *testing.T) {
-	t.Parallel()
 	asked := make(chan int64, 100)
-	if got := walked(t.Context(), windows(64, asked), 3); len(got) != 3 {
-		t.Fatal(got)
-	}
+	equal(t, "the first chunks", want[:3], walked(t.Context(), windows(64, asked), 3))
 	close(asked) // a reader that goes on would panic
 	if n := len(asked); n > 2 {
 		t.Errorf("matched %d times for chunks of the first two windows", n)

@@ -90,32 +90,6 @@ func TestNobodySendsLooks(t *testing.T) {
 	}
 }
 
-// A look waits, without losing an attempt, for a configuration that says who reads it; that need not be the provider.
-func TestLooksOfADescribedAPI(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	number := b.addSource(t, "described")
-	h := sim.Generate(rand.New(rand.NewPCG(1, 2)), sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000})
-	look := lookAt(t, h, h.ObjectIDs()[0], time.Minute, 1)
-	look.Source = "described"
-	mute := processor.Source{Number: number, Config: &provider.Source{Name: "described"}, Provider: struct{ provider.Provider }{sim.Provider{}}}
-	reads := mute
-	reads.Looker = sim.Provider{}
-	p := b.knowing(t, "sim", b.source)
-	for _, step := range []struct {
-		source   processor.Source
-		status   string
-		attempts int
-	}{{mute, "failed", 0}, {reads, "applied", 1}} {
-		p.Replace(map[string]processor.Source{"described": step.source})
-		b.due(t)
-		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{look}))
-		if _, status, attempts, _ := b.shown(t, look.ID); status != step.status || attempts != step.attempts {
-			t.Errorf("%s after %d attempts, want %s after %d", status, attempts, step.status, step.attempts)
-		}
-	}
-}
-
 // addSource puts a source into the table, as a gateway does with a newer configuration.
 func (b *testBundle) addSource(t *testing.T, name string) int32 {
 	t.Helper()
@@ -167,25 +141,42 @@ func TestSourceOfANewerConfiguration(t *testing.T) {
 	}
 }
 
-// Events of a source that was taken away wait, without losing an attempt, until it is there again.
+// An event waits, without losing an attempt, for a configuration that has its source again; a look
+// waits for one that says who reads it, which need not be the provider.
 func TestSourceThatIsReplaced(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	number := b.addSource(t, "coming")
-	p := b.knowing(t, "going", b.addSource(t, "going"))
-	e := thing(1, "coming")
-	e.Source = "coming"
-	configured := map[string]processor.Source{"coming": {Number: number, Config: &provider.Source{Name: "coming"}, Provider: sim.Provider{}}}
-	for _, step := range []struct {
-		sources  map[string]processor.Source
-		status   string
-		attempts int
-	}{{nil, "failed", 0}, {configured, "applied", 1}, {nil, "applied", 1}} {
-		p.Replace(step.sources)
-		b.due(t)
-		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{e}))
-		if source, status, attempts, _ := b.shown(t, e.ID); source != "coming" || status != step.status || attempts != step.attempts {
-			t.Errorf("%s of source %q after %d attempts, want %s after %d", status, source, attempts, step.status, step.attempts)
+	h := sim.Generate(rand.New(rand.NewPCG(1, 2)), sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000})
+	look := lookAt(t, h, h.ObjectIDs()[0], time.Minute, 1)
+	for name, c := range map[string]struct {
+		event stream.Event
+		// without is what the source lacks before it can be read.
+		without func(s processor.Source) map[string]processor.Source
+	}{
+		"event": {thing(1, "coming"), func(processor.Source) map[string]processor.Source { return nil }},
+		"look": {look, func(s processor.Source) map[string]processor.Source {
+			s.Looker = nil
+			return map[string]processor.Source{"coming": s}
+		}},
+	} {
+		b := setup(t)
+		s := source("coming", b.addSource(t, "coming"))
+		s.Provider, s.Looker = struct{ provider.Provider }{sim.Provider{}}, sim.Provider{}
+		p := b.knowing(t, "going", b.addSource(t, "going"))
+		c.event.Source = "coming"
+		lacks, whole := c.without(s), map[string]processor.Source{"coming": s}
+		for _, step := range []struct {
+			sources  map[string]processor.Source
+			status   string
+			attempts int
+		}{{lacks, "failed", 0}, {whole, "applied", 1}, {lacks, "applied", 1}} {
+			p.Replace(step.sources)
+			b.due(t)
+			must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{c.event}))
+			source, status, attempts, _ := b.shown(t, c.event.ID)
+			if source != "coming" || status != step.status || attempts != step.attempts {
+				t.Errorf("%s: %s of source %q after %d attempts, want %s after %d", name, status, source, attempts,
+					step.status, step.attempts)
+			}
 		}
 	}
 }
