@@ -42,7 +42,7 @@ func processorMutants() []mutant {
 		one("tries failed events again before they are due", "FailuresAreRetried",
 			"case to.Again != 0:\nit.attempts = 0\nreturn false\n}\nreturn later",
 			"case to.Again != 0:\nit.attempts = 0\nreturn false\n}\nreturn false"),
-		one("tries a failing event once more than configured", "LastAttemptIsMade",
+		one("tries a failing event once more than configured", "FailuresAreRetried",
 			"case n < last || it.reserving && n == last:", "case n <= last || it.reserving && n == last:"),
 		one("waits the first wait before every attempt", "ApplyAlone_failsAgain",
 			"w = p.Settings.BackOff[min(n, last-1)-1]", "w = p.Settings.BackOff[0]"),

@@ -10,7 +10,7 @@ func replayMutants() []mutant {
 		one("replays events beyond its bound", "internal/replay ReplayBesideWriters",
 			"processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound,",
 			"processor.Walk{Match: w.match, After: h.Cursor, Bound: h.Bound + 1<<62,"),
-		one("moves the cursor of a replay before it applies the events", "internal/replay FaultsBetween",
+		one("moves the cursor of a replay before it applies the events", "internal/replay ReplayChangesNothing",
 			"began := time.Now()\nif len(c.IDs) > 0 {",
 			"began := time.Now()\nif status, err := w.hold.Advance(ctx, c.End); err != nil || status != runs.Running { "+
 				"return status, err }\nif len(c.IDs) > 0 {"),
