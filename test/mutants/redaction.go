@@ -32,7 +32,7 @@ func redactionMutants() []mutant {
 			"err = w.bound(ctx, w.hold.Extend)", "err = w.bound(ctx, func(context.Context, int64) error { return nil })"),
 		one("takes a part of a longer address for a mention", "internal/redaction NewMention",
 			"|| end < len(text) && goesOn(text[end:]) {\ncontinue",
-			"|| end < len(text) && isWord(text[end]) && goesOn(text[end:]) {\ncontinue"),
+			"|| end < len(text) && isWord(rune(text[end])) && goesOn(text[end:]) {\ncontinue"),
 		one("reads a redacted object again", "internal/redaction Refetch",
 			"if err == nil { err = w.dropRefetch(ctx, o) }", "_ = w.dropRefetch"),
 	}
