@@ -176,9 +176,7 @@ func TestDescribedAPIProblems(t *testing.T) {
 		stripeAPI + "{key: {value: k}, events: {path: /events}}":          "line 6: sources.a.api.events: is for an API whose objects are described",
 		stripeAPI + "{key: {value: k}, control: /me}":                     "line 6: sources.a.api.control: is for an API whose objects are described",
 	} {
-		if _, err := config.Parse([]byte(text), environment()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: want %q: %v", text, want, err)
-		}
+		refused(t, text, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -150,44 +151,48 @@ func TestDeclaredSourcesThatCannotWork(t *testing.T) {
 		"deletes of others":     {"hmac", header + "events: {type: '{json:type}'}\nobjects: [{events: [order.*, bill.paid], type: x, id: '{json:id}', deletes: [orders.deleted]}]", `objects.0.deletes: "orders.deleted" is none of this object's events (order.*, bill.paid)`},
 		"no word":               {"hmac", "scheme: {header: {x: y}}", "line 6"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := config.Parse([]byte(declaredSource(tc.who, tc.settings)), environment())
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v, want %q", err, tc.want)
-			}
-		})
-	}
-}
-
-// What follows from a scheme that cannot be read is no second problem.
-func TestDeclaredSourceIsBlamedOnce(t *testing.T) {
-	t.Parallel()
-	_, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S, method: ed25519, digest: md5}")), environment())
-	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "scheme.digest") {
-		t.Error(err)
-	}
-}
-
-// While the message cannot be read, nothing is said of what it covers.
-func TestMessageIsBlamedAlone(t *testing.T) {
-	t.Parallel()
-	for _, message := range []string{"{timestmp}.{body}", "{body", "timestamp"} {
-		_, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S, message: '"+message+"', timestamp: {from: header:X-T}}")), environment())
-		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "scheme.message") {
-			t.Errorf("%s: %v", message, err)
+		_, err := config.Parse([]byte(declaredSource(tc.who, tc.settings)), environment())
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
 }
 
-// Words with * may cover deletes in part.
-func TestDeletesAmongTheEvents(t *testing.T) {
+// What follows from a scheme or a message that cannot be read is no second problem.
+func TestDeclaredSource_oneProblem_isBlamedOnce(t *testing.T) {
 	t.Parallel()
-	for _, object := range []string{"events: order.*, deletes: order.deleted", "events: order.*, deletes: '*.deleted'", "events: ['a*c'], deletes: 'ab*'", "deletes: gone",
-		"events: '*', deletes: gone"} {
-		settings := "scheme: {header: X-S}\nevents: {type: '{json:type}'}\nobjects: [{type: x, id: '{json:id}', " + object + "}]"
+	for scheme, want := range map[string]string{
+		"method: ed25519, digest: md5":                                "scheme.digest",
+		"message: '{timestmp}.{body}', timestamp: {from: header:X-T}": "scheme.message",
+		"message: '{body', timestamp: {from: header:X-T}":             "scheme.message",
+		"message: 'timestamp', timestamp: {from: header:X-T}":         "scheme.message",
+	} {
+		_, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S, "+scheme+"}")), environment())
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", scheme, err)
+		}
+	}
+}
+
+// Words with * may cover deletes in part. The deletes of a type that is signed, or of a source that signs nothing,
+// are believed.
+func TestDeclaredSource_deletesThatCanBe_areTaken(t *testing.T) {
+	t.Parallel()
+	const scheme, typed = "scheme: {header: X-S}", "\nevents: {type: '{json:type}'}"
+	for _, c := range [][2]string{
+		{scheme + typed, "events: order.*, deletes: order.deleted"},
+		{scheme + typed, "events: order.*, deletes: '*.deleted'"},
+		{scheme + typed, "events: ['a*c'], deletes: 'ab*'"},
+		{scheme + typed, "deletes: gone"},
+		{scheme + typed, "events: '*', deletes: gone"},
+		{"scheme: {header: X-S, message: '{header:X-T}{body}'}\nevents: {type: '{header:x-t|lower}'}", "deletes: [y]"},
+		{"scheme: {header: X-S, message: '{url}{body}'}\nurl: https://hooks.example/a\nevents: {type: '{query:t}'}",
+			"deletes: [y]"},
+		{"scheme: {header: X-S, method: token, body_unsigned: true}\nevents: {type: '{header:X-T}'}", "deletes: [y]"},
+	} {
+		settings := c[0] + "\nobjects: [{type: x, id: '{json:id}', " + c[1] + "}]"
 		if _, err := config.Parse([]byte(declaredSource("hmac", settings)), environment()); err != nil {
-			t.Errorf("%s: %v", object, err)
+			t.Errorf("%s: %v", settings, err)
 		}
 	}
 }
@@ -284,42 +289,6 @@ objects: [{type: order, id: "{json:data.id}"}]
 	}
 }
 
-// A token is not kept with events, whatever its header is called and whoever lists it.
-func TestTokenOfASourceIsNotKept(t *testing.T) {
-	t.Parallel()
-	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-Auth-Key, method: token, body_unsigned: true}\nevents: {key: '{header:X-Id}', headers: [x-auth-key, X-More]}")), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"Content-Type", "User-Agent", "X-Id", "X-More"}, c.Endpoints()[0].Provider.Headers()); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// The printed configuration shows no more of a token than of a secret.
-func TestChallengeTokenIsHidden(t *testing.T) {
-	t.Parallel()
-	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}\nhandshake: {challenge: {echo: query:c, token: {from: query:t, value: s3cret}}}")), environment())
-	if err != nil || strings.Contains(c.String(), "s3cret") || !strings.Contains(c.String(), "query:t") {
-		t.Errorf("%v\n%s", err, c)
-	}
-}
-
-// The deletes of a type that is signed, or of a source that signs nothing by its own word, are believed.
-func TestSignedTypesMayDelete(t *testing.T) {
-	t.Parallel()
-	const objects = "\nobjects: [{type: x, id: '{json:id}', deletes: [y]}]"
-	for _, settings := range []string{
-		"scheme: {header: X-S, message: '{header:X-T}{body}'}\nevents: {type: '{header:x-t|lower}'}",
-		"scheme: {header: X-S, message: '{url}{body}'}\nurl: https://hooks.example/a\nevents: {type: '{query:t}'}",
-		"scheme: {header: X-S, method: token, body_unsigned: true}\nevents: {type: '{header:X-T}'}",
-	} {
-		if _, err := config.Parse([]byte(declaredSource("hmac", settings+objects)), environment()); err != nil {
-			t.Errorf("%s: %v", settings, err)
-		}
-	}
-}
-
 // Where a source takes shared secrets and public keys alike, nobody can sign with a public key, and a bare one is told.
 func TestPublicKeyBesideSharedSecrets(t *testing.T) {
 	t.Parallel()
@@ -348,5 +317,95 @@ func TestPublicKeyBesideSharedSecrets(t *testing.T) {
 	d := &provider.Delivery{Header: map[string][]string{"X-P": {hex.EncodeToString(ed25519.Sign(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), []byte("{}")))}}, Body: []byte("{}")}
 	if _, err := e.Provider.Verify(e.Source, d); err != nil {
 		t.Errorf("signed with the private key: %v", err)
+	}
+}
+
+const directSource = "database: {url: postgres://postern@localhost/postern}\nsources:\n  shop:\n    provider: api\n    secrets: [{name: n, value: a_token_of_a_test}]\n"
+
+func direct(t *testing.T, settings string, env map[string]string) config.Endpoint {
+	t.Helper()
+	c, err := config.Parse([]byte(directSource+settings), func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Endpoints()[0]
+}
+
+// Whoever reads our answers gets the final one, unless the source says otherwise; others' deliveries may be kept in the spool.
+func TestFinalReceipts(t *testing.T) {
+	t.Parallel()
+	const variable = "POSTERN_SOURCES_SHOP_FINAL_RECEIPT"
+	for name, c := range map[string]struct {
+		settings string
+		env      map[string]string
+		want     bool
+	}{
+		"nothing":  {"", nil, true},
+		"true":     {"    final_receipt: true\n", nil, true},
+		"false":    {"    final_receipt: false\n", nil, false},
+		"variable": {"", map[string]string{variable: "false"}, false},
+		"over it":  {"    final_receipt: false\n", map[string]string{variable: "true"}, true},
+	} {
+		if got := direct(t, c.settings, c.env).FinalReceipt; got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	for _, e := range (&config.Config{Sources: config.DemoSources()}).Endpoints() {
+		if _, direct := e.Provider.(provider.Direct); e.FinalReceipt != direct {
+			t.Errorf("%s: %t", e.Provider.Name(), e.FinalReceipt)
+		}
+	}
+	_, err := config.Parse([]byte(directSource+"    final_receipt: maybe\n"), func(string) string { return "" })
+	if err == nil || !strings.Contains(err.Error(), "final_receipt") {
+		t.Errorf("maybe: %v", err)
+	}
+}
+
+// A source says what its events are about, and, of JSON under a key, where type and time stand; a CloudEvent keeps its own.
+func TestDirectSource(t *testing.T) {
+	t.Parallel()
+	e := direct(t, `    events: {type: '{json:kind}', occurred: {from: json:at, unit: ms}, headers: [X-Tenant]}
+    objects:
+      - {events: ["order.*"], type: order, state: data}
+      - {type: thing, id: '{json:data.number}', state: .}
+`, nil)
+	if e.Own {
+		t.Error("the samples are said not to fit")
+	}
+	for name, c := range map[string]struct{ body, want string }{
+		"CloudEvent":  {`{"specversion":"1.0","id":"1","source":"/s","type":"order.paid","subject":"7","data":{}}`, "/s 1 order.paid order 7"},
+		"JSON":        {`{"kind":"sent","at":1783168215250,"data":{"number":5}}`, "k sent thing 5"},
+		"JSON, other": {`{"type":"sent","data":{"number":5}}`, "k sent thing 5"},
+	} {
+		d := &provider.Delivery{Header: http.Header{}, Body: []byte(c.body)}
+		if name != "CloudEvent" {
+			d.Header.Set("Idempotency-Key", "k")
+		}
+		got, err := e.Provider.Identify(e.Source, d)
+		if err != nil || len(got) != 1 || got[0].Key+" "+got[0].Type+" "+got[0].ObjectType+" "+got[0].ObjectID != c.want {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	if kept := strings.Join(e.Provider.Headers(), " "); !strings.Contains(kept, "X-Tenant") || strings.Contains(kept, "Authorization") {
+		t.Errorf("kept headers %s", kept)
+	}
+}
+
+func TestDirectSourcesThatCannotWork(t *testing.T) {
+	t.Parallel()
+	for settings, want := range map[string]string{
+		"    events: {key: '{json:id}'}\n":                  "sources.shop.events.key",
+		"    events: {split: data}\n":                       "sources.shop.events.split",
+		"    events: {every_delivery: true}\n":              "sources.shop.events.every_delivery",
+		"    events: {type: '{header:Authorization}'}\n":    "sources.shop.events",
+		"    scheme: {header: X-Signature}\n":               "sources.shop.scheme",
+		"    objects: [{type: order, state: a, id: x y}]\n": "",
+		"    objects: [{id: '{json:subject}'}]\n":           "sources.shop.objects.0.type",
+		"    key: other\n":                                  "sources.shop",
+	} {
+		_, err := config.Parse([]byte(directSource+settings), func(string) string { return "" })
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %s", settings, err, want)
+		}
 	}
 }

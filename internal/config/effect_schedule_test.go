@@ -56,7 +56,7 @@ func TestRulesOnASchedule(t *testing.T) {
 func TestMistakesInSchedulesOfRules(t *testing.T) {
 	t.Parallel()
 	const schedule = `{cron: "0 9 * * 1", time_zone: Europe/Berlin}`
-	for name, tc := range map[string]struct{ old, new, want string }{
+	mistakes(t, aSummary, map[string]struct{ old, new, want string }{
 		"the state before":  {"new.active == true", "old == nil", "12: effects.summary.when: column 1: unknown name old: a rule on a schedule knows new, object and window"},
 		"the event":         {"{{ window.end }}\"\n", "{{ event.id }}\"\n", "13: effects.summary.key: {{ event.id }}: column 1: unknown name event: a rule on a schedule knows"},
 		"what changed":      {"new.active == true", `changed("active")`, "unknown name changed: a rule on a schedule knows"},
@@ -71,26 +71,11 @@ func TestMistakesInSchedulesOfRules(t *testing.T) {
 		"no catching up":    {schedule, `{cron: "0 9 * * 1", catch_up: -1}`, "effects.summary.schedule.catch_up: "},
 		"superseding":       {"    type: customer\n", "    type: customer\n    supersede: true\n", "effects.summary.supersede: is for rules about changes"},
 		"a window's middle": {"{{ window.end }}\"\n", "{{ window.middle }}\"\n", "13: effects.summary.key: "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			text := strings.Replace(aSummary, tc.old, tc.new, 1)
-			if text == aSummary {
-				t.Fatal("nothing is wrong")
-			}
-			if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("told %v, want %q", err, tc.want)
-			}
-		})
-	}
+	})
 	both := strings.Replace(aSummary, "    type: customer\n", "    type: customer\n    each: event\n", 1)
-	if _, err := parseEffects(both); err == nil || !strings.Contains(err.Error(), "effects.summary.each: is not for a rule on a schedule") {
-		t.Errorf("told %v", err)
-	}
+	refused(t, both, "effects.summary.each: is not for a rule on a schedule")
 	change := strings.Replace(aSummary, "    schedule: "+schedule+"\n", "", 1)
-	if _, err := parseEffects(change); err == nil || !strings.Contains(err.Error(), "unknown name window") {
-		t.Errorf("a rule about changes knows a window: %v", err)
-	}
+	refused(t, change, "unknown name window") // a rule about changes knows none
 }
 
 // Windows that overlap under a key that names them are told: what two of them see follows twice.
@@ -108,12 +93,10 @@ func TestOverlappingWindowsAreTold(t *testing.T) {
 		{`{cron: "0 9,17 * * 1", window: 8h}`, key, 0},
 		{`{cron: "0 9,17 * * 1", window: 9h}`, key, 1},
 	} {
-		c, err := parseEffects(strings.NewReplacer(schedule, tc.schedule, key, tc.key).Replace(aSummary))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(strings.Join(c.EffectWarnings(), "\n"), "its windows overlap and its key names the window"); n != tc.told {
-			t.Errorf("%s, %s: told %d times: %q", tc.schedule, tc.key, n, c.EffectWarnings())
+		text := strings.NewReplacer(schedule, tc.schedule, key, tc.key).Replace(aSummary)
+		got := told(t, text, "its windows overlap and its key names the window")
+		if (got == "") != (tc.told == 0) {
+			t.Errorf("%s, %s: told %q", tc.schedule, tc.key, got)
 		}
 	}
 }
@@ -122,12 +105,10 @@ func TestOverlappingWindowsAreTold(t *testing.T) {
 func TestKeysOfTheStartOfWindowsAreTold(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]bool{"{{ window.start }}": true, "{{ window.start }}-{{ window.end }}": false, "{{ window.end }}": false, "x": false} {
-		c, err := parseEffects(strings.Replace(aSummary, "new.id }}:{{ window.end }}", "new.id }}:"+key, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if told := strings.Contains(strings.Join(c.EffectWarnings(), "\n"), "effects.summary: its key names where a window begins and not where it ends"); told != want {
-			t.Errorf("%s: %q", key, c.EffectWarnings())
+		text := strings.Replace(aSummary, "new.id }}:{{ window.end }}", "new.id }}:"+key, 1)
+		got := told(t, text, "effects.summary: its key names where a window begins and not where it ends")
+		if (got != "") != want {
+			t.Errorf("%s: %q", key, got)
 		}
 	}
 }
@@ -149,7 +130,7 @@ func TestRulesAboutEachEvent(t *testing.T) {
 	if _, err := parseEffects(strings.Replace(aTelling, "{{ event.id }}", "{{ event.key }}", 1)); err != nil {
 		t.Errorf("the sender's key does not name the event: %v", err)
 	}
-	for name, tc := range map[string]struct{ old, new, want string }{
+	mistakes(t, aTelling, map[string]struct{ old, new, want string }{
 		"the state before":        {`event.type ==`, `old.type ==`, "effects.summary.when: column 1: unknown name old: a rule about each event knows new, object and event"},
 		"what changed":            {`event.type == "customer.updated"`, `changed("email")`, "unknown name changed: a rule about each event knows"},
 		"a window":                {`{{ event.key }}`, `{{ window.start }}`, "unknown name window: a rule about each event knows"},
@@ -157,13 +138,5 @@ func TestRulesAboutEachEvent(t *testing.T) {
 		"another part of it":      {"{{ event.id }}", "{{ event.type }}", "effects.summary.key: does not name the event"},
 		"superseding":             {"    each: event\n", "    each: event\n    supersede: true\n", "effects.summary.supersede: is for rules about changes"},
 		"each of what":            {"    each: event\n", "    each: day\n", "effects.summary.each: "},
-	} {
-		text := strings.Replace(aTelling, tc.old, tc.new, 1)
-		if text == aTelling {
-			t.Fatalf("%s: nothing is wrong", name)
-		}
-		if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: told %v, want %q", name, err, tc.want)
-		}
-	}
+	})
 }

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,45 @@ func parseEffects(text string) (*config.Config, error) {
 	return config.Parse([]byte(text), func(string) string { return "" })
 }
 
+// mistakes replaces a text of a configuration by another, row by row. Each row must be refused with its words.
+func mistakes(t *testing.T, base string, rows map[string]struct{ old, new, want string }) {
+	t.Helper()
+	for name, row := range rows {
+		text := strings.Replace(base, row.old, row.new, 1)
+		if text == base {
+			t.Errorf("%s: nothing is wrong", name)
+		}
+		refused(t, text, row.want)
+	}
+}
+
+// refused fails unless a configuration is refused with all of the words, and without the secret.
+func refused(t *testing.T, text string, words ...string) {
+	t.Helper()
+	_, err := config.Parse([]byte(text), environment())
+	for _, want := range words {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s:\n%v, want %q and no secret", text, err, want)
+		}
+	}
+}
+
+// told are the warnings about effects that hold a text.
+func told(t *testing.T, text, about string) string {
+	t.Helper()
+	c, err := parseEffects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, w := range c.EffectWarnings() {
+		if strings.Contains(w, about) {
+			out = append(out, w)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
 func TestEffectsAreCompiled(t *testing.T) {
 	t.Parallel()
 	c, err := parseEffects(anEffect)
@@ -66,7 +106,7 @@ func TestEffectsAreCompiled(t *testing.T) {
 // What is wrong with a rule is told with its line when it is read.
 func TestMistakesInEffects(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ old, new, want string }{
+	mistakes(t, anEffect, map[string]struct{ old, new, want string }{
 		"a name that there is not":   {`new.status == "paid"`, `nwe.status == "paid"`, "13: effects.receipt.when: column 1: unknown name nwe"},
 		"no condition":               {`new.status == "paid" && changed("status")`, `"paid"`, "effects.receipt.when: "},
 		"the time":                   {`{{ new.id }}"`, `{{ now() }}"`, "14: effects.receipt.key: "},
@@ -87,18 +127,7 @@ func TestMistakesInEffects(t *testing.T) {
 		"a condition of the answer":  {"done: answer.status == 200", "done: answer.stats == 200", "effects.receipt.steps.0.check.done: "},
 		"nothing waits to expire":    {"    type: invoice", "    type: invoice\n    approval_expires: 72h", "13: effects.receipt.approval_expires: nothing waits for an approval"},
 		"a template without its end": {`{{ new.id }}"`, `{{ new.id"`, "a {{ has no }}"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			text := strings.Replace(anEffect, tc.old, tc.new, 1)
-			if text == anEffect {
-				t.Fatal("nothing is wrong")
-			}
-			if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("told %v, want %q", err, tc.want)
-			}
-		})
-	}
+	})
 }
 
 // A side that is told no key must be asked, or know a step by what is in it, or be sent it once.
@@ -174,18 +203,151 @@ func TestRulesOfOneKeyAreTold(t *testing.T) {
 	_, rule, _ := strings.Cut(anEffect, "  receipt:\n")
 	for key, want := range map[string]int{"": 1, "second:": 0} {
 		second := strings.Replace(rule, `key: "`, `key: "`+key, 1)
-		c, err := parseEffects(anEffect + "  second:\n" + second)
+		got := told(t, anEffect+"  second:\n"+second, "effects.second: has the key of effects.receipt")
+		if n := strings.Count(got, "and the other has no effect of it;"); n != want {
+			t.Errorf("keys %q: told %d times", key, n)
+		}
+	}
+}
+
+// effectExample is what docs/effects.md shows under a heading, in a configuration.
+func effectExample(t *testing.T, heading string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/effects.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), heading+"\n\n```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatalf("%s has no example", heading)
+	}
+	return "database: {url: postgres://x/y}\nsources:\n" +
+		"  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\n" + example
+}
+
+// The example of docs/effects.md is a configuration, and its condition leaves out what the page says: objects that a first reconciliation or an import finds.
+func TestTheExampleOfEffects(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(effectExample(t, "## A rule")), environment("MAIL_KEY=key-of-mail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, paid := map[string]any{"status": "open"}, map[string]any{"status": "paid"}
+	for name, tc := range map[string]struct {
+		old    map[string]any
+		origin string
+		want   bool
+	}{
+		"paid while it was known":             {open, "webhook", true},
+		"paid, and reconciliation found that": {open, "reconcile", true},
+		"paid before":                         {paid, "webhook", false},
+		"its payment came first":              {nil, "webhook", true},
+		"found by the first reconciliation":   {nil, "reconcile", false},
+		"imported":                            {nil, "import", false},
+	} {
+		if got, err := c.Rules()[0].When.Holds(&rules.Facts{Old: tc.old, New: paid, Event: rules.Event{Origin: tc.origin}}); err != nil || got != tc.want {
+			t.Errorf("%s: %t, %v", name, got, err)
+		}
+	}
+}
+
+// The other examples of docs/effects.md are rules as well, and that of a schedule takes what was made within its window.
+func TestFurtherExamplesOfEffects(t *testing.T) {
+	t.Parallel()
+	for heading, on := range map[string]rules.On{"## About each event": rules.OnEvent, "## On a schedule": rules.OnSchedule} {
+		c, err := parseEffects(effectExample(t, heading) + "destinations:\n  mail: {url: \"https://mail.example.com\"}\n")
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := 0
-		for _, w := range c.EffectWarnings() {
-			if strings.Contains(w, "effects.second: has the key of effects.receipt") && strings.Contains(w, "and the other has no effect of it;") {
-				told++
+		r := c.Rules()[0]
+		if r.On != on {
+			t.Errorf("%s: %+v", heading, r)
+		}
+		for created, want := range map[int]bool{1793606400: true, 1793606399: false, 1793617200: false} {
+			if on != rules.OnSchedule {
+				continue
+			}
+			f := &rules.Facts{New: map[string]any{"id": "in_1", "created": created}, Window: rules.Window{Start: "2026-11-02T08:00:00Z", End: "2026-11-02T11:00:00Z"}}
+			if got, err := r.When.Holds(f); err != nil || got != want {
+				t.Errorf("created %d: %t, %v", created, got, err)
 			}
 		}
-		if told != want {
-			t.Errorf("keys %q: told %d times", key, told)
+	}
+}
+
+// A rule about objects of a type that its source is not known to have is told, with its line and the name that was meant; where nobody can say, nothing is.
+func TestRulesAboutUnknownTypesAreTold(t *testing.T) {
+	t.Parallel()
+	const (
+		stripe    = "provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]"
+		shopify   = "provider: shopify, secrets: [{name: a, value: abcdefabcdef}], accounts: ['*']"
+		described = "provider: hmac, secrets: [{name: a, value: abcdefabcdefabcdef}], scheme: {header: X-S}, events: {type: '{json:type}'}, objects: [{type: parcel, id: '{json:id}', events: [p.*]}, {type: '%', id: '{json:id}'}]"
+	)
+	for name, c := range map[string]struct{ source, about, want string }{
+		"known":          {stripe, "invoice", ""},
+		"misspelt":       {stripe, "invoise", `line 12: effects.receipt.type: source shop is not known to have objects of type "invoise", so that the rule may never fire; did you mean invoice?`},
+		"unlike any":     {stripe, "spaceship", "postern objects list --source shop"},
+		"another's":      {shopify, "Order", "did you mean order?"},
+		"described":      {strings.Replace(described, "%", "label", 1), "parcell", "did you mean parcel?"},
+		"described, all": {strings.Replace(described, "%", "label", 1), "label", ""},
+		"told by events": {strings.Replace(described, "%", "{json:kind}", 1), "parcell", ""},
+	} {
+		text := strings.Replace(strings.Replace(anEffect, stripe, c.source, 1), "type: invoice", "type: "+c.about, 1)
+		if got := told(t, text, "is not known to have"); c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// Contents of effects that are cleared while a replay may need them are told, with their line: in the section and in schedules.
+func TestContentsClearedEarlyAreTold(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"retention: {effects: 3}":                                                             "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for ever: a replay with --mode force",
+		"retention: {bodies: 400, effects: 3}":                                                "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		"retention: {bodies: 3, effects: 3}":                                                  "",
+		"retention: {bodies: 3, effects: 4}":                                                  "",
+		"retention: {bodies: 3}":                                                              "",
+		"retention: {bodies: 3, effect_keys: 4}":                                              "",
+		schedule("retention", "{bodies: '400', effects: '3'}"):                                "line 2: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 400 days: ",
+		schedule("retention", "{bodies: '400', effects: '400'}"):                              "",
+		schedule("retention", "{bodies: '400', effects: 'soon'}"):                             "",
+		schedule("retry", "{bodies: '400', effects: '3'}"):                                    "",
+		"retention: {bodies: 30}\n" + schedule("retention", "{effects: '30'}"):                "",
+		"retention: {effects: 30}\n" + schedule("retention", "{bodies: '30'}"):                "",
+		"retention: {bodies: 400}\n" + schedule("retention", "{bodies: '30', effects: '30'}"): "",
+		"retention: {bodies: 30}\n" + schedule("retention", "{bodies: '400', effects: '30'}"): "",
+		"retention: {bodies: 30}\n" + schedule("retention", "{effects: '3'}"):                 "line 3: schedules.forget.parameters.effects: what effects hold is cleared 3 days after they ended, and events are kept for 30 days: ",
+		"retention: {effects: 3}\n" + schedule("retention", "{bodies: '30'}"):                 "line 2: retention.effects: what effects hold is cleared 3 days after they ended, and events are kept for 30 days: ",
+	} {
+		if got := told(t, "\n"+text+anEffect, "is cleared"); want == "" && got != "" || !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// schedule is a configuration's line with one.
+func schedule(job, parameters string) string {
+	return "schedules: {forget: {job: " + job + ", cron: '@daily', parameters: " + parameters + "}}"
+}
+
+// A check that holds for an answer of 404 or 410 is told, with its line: nobody believes such a yes. What depends on more than the status nobody can say.
+func TestChecksThatNobodyBelievesAreTold(t *testing.T) {
+	t.Parallel()
+	for done, want := range map[string]string{
+		"answer.status == 200":                   "",
+		"answer.status == 404":                   "line 21: effects.receipt.steps.0.check.done: holds for an answer of 404, and a yes is believed of 2xx alone",
+		"answer.status == 410":                   "line 21: effects.receipt.steps.0.check.done: holds for an answer of 410",
+		"answer.status < 500":                    "holds for an answer of 404",
+		"answer.body == nil":                     "holds for an answer of 404",
+		"len(answer.body.a) > 0":                 "",
+		"answer.status == 404 && new.amount > 0": "",
+		"answer.status in [200, 204] && answer.body?.deleted == nil": "",
+	} {
+		text := strings.Replace(anEffect, "done: answer.status == 200", "done: \""+done+"\"", 1)
+		if got := told(t, text, "check.done"); want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", done, got, want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +80,7 @@ func TestMailsAreCompiled(t *testing.T) {
 // What is wrong with a mail is told with its line when it is read.
 func TestMistakesInMails(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ old, new, want string }{
+	mistakes(t, aMail, map[string]struct{ old, new, want string }{
 		"no url and no server":         {"url: https://mail.example.com/v1", "rate: 1", "destinations.api.url: is not set"},
 		"both":                         {"    smtp:", "    url: https://x.example\n    smtp:", "8: destinations.post.smtp: a mail server has no url"},
 		"no from":                      {", from: Shop <shop@shop.example>", "", "destinations.post.smtp.from: "},
@@ -104,33 +103,13 @@ func TestMistakesInMails(t *testing.T) {
 		"a header of the message":      {`text: "Thank you."`, `text: x, headers: {Bcc: "a@x.example"}`, "effects.receipt.steps.0.mail.headers.Bcc: is a header that is made"},
 		"a template that is not right": {"Receipt {{ new.id }}", "Receipt {{ nwe.id }}", "effects.receipt.steps.0.mail.subject: "},
 		"what no mail captures":        {"steps.send.message_id", "steps.send.id", "effects.receipt.steps.1.json.mail: "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			text := strings.Replace(aMail, tc.old, tc.new, 1)
-			if text == aMail {
-				t.Fatal("nothing is wrong")
-			}
-			if _, err := parseEffects(text); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("told %v, want %q", err, tc.want)
-			}
-		})
-	}
+	})
 }
 
 // The example of docs/effects.md is a configuration, and its mail says what it seems to.
 func TestTheExampleOfMail(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/effects.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(page), "## Mail\n\n```yaml\n")
-	example, _, ok := strings.Cut(rest, "```")
-	if !ok {
-		t.Fatal("the page has no example")
-	}
-	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}\n"+example), func(name string) string { return map[string]string{"SMTP_PASSWORD": "secret"}[name] })
+	c, err := config.Parse([]byte(effectExample(t, "## Mail")), environment("SMTP_PASSWORD=secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,4 +142,44 @@ func TestHowLongACallMayTake(t *testing.T) {
 			}
 		}
 	}
+}
+
+const aNotify = `
+database: {url: postgres://x/y}
+destinations:
+  post:
+    smtp: {host: smtp.example.com, from: postern@shop.example}
+  app:
+    url: https://app.example.com
+notify:
+  oncall: {to: app, path: /alerts}
+  ops: {to: post, mail: ops@example.com, about: [failed_runs]}
+`
+
+// What is wrong with who is told is said with its line.
+func TestMistakesInNotify(t *testing.T) {
+	t.Parallel()
+	c, err := parseEffects(aNotify)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := c.Notify["oncall"]; n.Every != time.Hour || n.After != 15*time.Minute || len(n.About) != 0 || c.Reach("app").Timeout != 30*time.Second || c.Reach("nobody") != nil {
+		t.Errorf("%+v", n)
+	}
+	if all := c.Notify["ops"].Recipients(); len(all) != 1 || all[0].Address != "ops@example.com" {
+		t.Errorf("%+v", all)
+	}
+	mistakes(t, aNotify, map[string]struct{ old, new, want string }{
+		"no destination":         {"to: app", "to: ap", `9: notify.oncall.to: destination "ap" is not configured`},
+		"none at all":            {"to: app, ", "", "notify.oncall.to: "},
+		"a mail to nobody":       {", mail: ops@example.com", "", "10: notify.ops.mail: destination post is a mail server: say whom"},
+		"a mail to an API":       {"path: /alerts", "mail: ops@example.com", "notify.oncall.mail: destination app is no mail server"},
+		"a path of mail":         {"to: post", "to: post, path: /x", "notify.ops.path: destination post is a mail server"},
+		"a path without /":       {"/alerts", "alerts", `notify.oncall.path: "alerts": begin with /`},
+		"no address":             {"ops@example.com", "ops", "notify.ops.mail.0: "},
+		"what is never told":     {"failed_runs", "failed", "notify.ops.about.0: "},
+		"a word twice":           {"failed_runs", "failed_runs, failed_runs", "notify.ops.about: "},
+		"a flood":                {"path: /alerts", "every: 1s", "notify.oncall.every: "},
+		"a setting there is not": {"path: /alerts", "often: 1s", "often"},
+	})
 }

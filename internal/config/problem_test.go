@@ -92,21 +92,16 @@ func TestProblemsPointAtTheirPlace(t *testing.T) {
 		"unknown in schedule":  {db + "schedules:\n  a: {job: replay, corn: '@daily'}\n", nil, []string{"line 3: schedules.a.corn", "did you mean cron?"}},
 		"shared variables":     {db + "sources:\n  a-b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n  a_b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n", nil, []string{"POSTERN_SOURCES_A_B_", "line 4"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := config.Parse([]byte(tc.yaml), environment(tc.env...))
-			if err == nil {
-				t.Fatal("accepted")
+		_, err := config.Parse([]byte(tc.yaml), environment(tc.env...))
+		if err == nil || strings.Contains(err.Error(), "\t") || strings.Contains(err.Error(), "at [") {
+			t.Errorf("%s: accepted, or a tab or a place in brackets is in:\n%v", name, err)
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is missing in:\n%v", name, want, err)
 			}
-			if strings.Contains(err.Error(), "\t") || strings.Contains(err.Error(), "at [") {
-				t.Errorf("a tab or a place in brackets is in:\n%v", err)
-			}
-			for _, want := range tc.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q is missing in:\n%v", want, err)
-				}
-			}
-		})
+		}
 	}
 }
 

@@ -70,14 +70,20 @@ func changed(t *testing.T, l *config.Loader, what string) {
 
 func TestChangesOfFilesAreNoticed(t *testing.T) {
 	t.Parallel()
-	dir := files(t, map[string]string{"secret": "whsec_one_of_a_test\n"})
-	file, secret := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "secret")
-	put(t, file, withSecretIn(secret))
+	dir := files(t, map[string]string{"secret": "whsec_one_of_a_test\n", "key": "sk_test_old"})
+	file, secret, key := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "secret"), filepath.Join(dir, "key")
+	text := strings.Replace(withSecretIn(secret), "stripe,", "stripe, api: {key: {file: '"+key+"'}},", 1)
+	put(t, file, text)
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l)
 	unchanged(t, l, "nothing")
-	put(t, file, withSecretIn(secret)+"# a comment\n")
+	put(t, file, text+"# a comment\n")
 	changed(t, l, "the file")
+	put(t, key, "sk_test_new")
+	changed(t, l, "the file of an API's key")
+	if got := string(load(t, l).Endpoints()[0].API.Key.Value); got != "sk_test_new" {
+		t.Errorf("the key is %q", got)
+	}
 	put(t, secret, "whsec_two_of_a_test\n")
 	changed(t, l, "a secret's file")
 	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "whsec_two_of_a_test" {

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
 func TestStoreToken_tokenInBody_isAcceptedWithWarning(t *testing.T) {
@@ -26,23 +24,6 @@ func TestStoreToken_tokenInBody_isAcceptedWithWarning(t *testing.T) {
 		want := "line 7: sources.a.store_token: is on: bodies are stored with the token that proves the sender"
 		if got := strings.Join(c.Warnings(), "\n"); !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
 			t.Errorf("%s: warnings %q, want %q", name, got, want)
-		}
-	}
-}
-
-// SECURITY.md says that no provider of ours has its token in the body.
-func TestProviders_shipped_readNoTokenFromBody(t *testing.T) {
-	t.Parallel()
-	for _, p := range all.All() {
-		signed, ok := p.(provider.Signed)
-		if !ok || len(signed.Schemes()) == 0 {
-			t.Errorf("%s does not tell how it signs", p.Name())
-			continue
-		}
-		for _, scheme := range signed.Schemes() {
-			if token, found := scheme.BodyToken(); found {
-				t.Errorf("%s reads its token from %s", p.Name(), token)
-			}
 		}
 	}
 }

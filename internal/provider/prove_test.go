@@ -20,7 +20,7 @@ var several = []*signature.Scheme{
 		When: &signature.Condition{From: signature.MustRef("header:X-Version"), Is: "2"}},
 }
 
-func TestProveByAnySchemeThatIsThere(t *testing.T) {
+func TestProve(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1_700_000_000, 0).UTC()
 	const key = "00ff"
@@ -42,6 +42,9 @@ func TestProveByAnySchemeThatIsThere(t *testing.T) {
 		want   provider.Reason
 	}{
 		"by the first":          {sign(0), 0, "text", ""},
+		"in time":               {sign(0), provider.DefaultTolerance, "text", ""},
+		"stale":                 {sign(0), provider.DefaultTolerance + 1, "", provider.StaleTimestamp},
+		"future":                {sign(0), -provider.DefaultTolerance - 1, "", provider.FutureTimestamp},
 		"by the second":         {sign(1), 0, "hex", ""},
 		"the second is late":    {sign(1), time.Hour, "", provider.StaleTimestamp},
 		"the second is early":   {sign(1), -time.Hour, "", provider.FutureTimestamp},
@@ -54,21 +57,19 @@ func TestProveByAnySchemeThatIsThere(t *testing.T) {
 		"wrong beside late":     {with(with(sign(0), "X-Other", "00"), "X-Version", "2"), time.Hour, "", provider.StaleTimestamp},
 		"nothing":               {http.Header{}, 0, "", provider.MissingSignature},
 	}
-	src := &provider.Source{Secrets: []provider.Secret{{Name: "only", Value: []byte(key)}}}
+	src := &provider.Source{Secrets: []provider.Secret{{Name: "old", Value: []byte("0a0b")}, {Name: "new", Value: []byte(key)}}}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v, err := provider.Prove(src, &provider.Delivery{Header: test.header, Body: []byte("body"), ReceivedAt: at.Add(test.age)}, several...)
-			if test.want == "" {
-				if err != nil || v.Scheme != test.scheme {
-					t.Errorf("prove: %+v, %v, want %s", v, err, test.scheme)
-				}
-				return
+		d := &provider.Delivery{Header: test.header, Body: []byte("body"), ReceivedAt: at.Add(test.age)}
+		v, err := provider.Prove(src, d, several...)
+		var r *provider.Rejection
+		switch {
+		case test.want == "":
+			dated := test.scheme != "named"
+			if err != nil || v.Scheme != test.scheme || v.Secret != "new" || v.SignedAt.Equal(at) != dated {
+				t.Errorf("%s: %+v, %v, want %s", name, v, err, test.scheme)
 			}
-			var r *provider.Rejection
-			if !errors.As(err, &r) || r.Reason != test.want || r.Detail == "" {
-				t.Errorf("prove: %+v, %v, want %s", v, err, test.want)
-			}
-		})
+		case !errors.As(err, &r) || r.Reason != test.want || r.Detail == "" || r.Reason.Explain() == string(r.Reason):
+			t.Errorf("%s: %+v, %v, want %s, explained", name, v, err, test.want)
+		}
 	}
 }

@@ -1,10 +1,12 @@
 package provider_test
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -12,54 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/signature"
 )
-
-var scheme = signature.Scheme{
-	Name: "test", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Test")}, Separator: ",", Assign: "=", Item: "v1"},
-	Timestamp: &signature.Clock{From: signature.MustRef("item:t")}, Message: signature.MustTemplate("{timestamp}{body}"),
-}
-
-func TestProve(t *testing.T) {
-	t.Parallel()
-	at := time.Unix(1_700_000_000, 0).UTC()
-	signed := signature.Request{Body: []byte("body")}
-	if err := scheme.Sign([]byte("key"), &signed, at); err != nil {
-		t.Fatal(err)
-	}
-	right := signed.Header.Get("X-Test")
-	tests := map[string]struct {
-		header string
-		age    time.Duration
-		want   provider.Reason
-	}{
-		"right":     {right, 0, ""},
-		"in time":   {right, provider.DefaultTolerance, ""},
-		"missing":   {"", 0, provider.MissingSignature},
-		"malformed": {"t", 0, provider.MalformedSignature},
-		"wrong":     {"t=1700000000,v1=00", 0, provider.WrongSignature},
-		"stale":     {right, provider.DefaultTolerance + 1, provider.StaleTimestamp},
-		"future":    {right, -provider.DefaultTolerance - 1, provider.FutureTimestamp},
-	}
-	src := &provider.Source{Secrets: []provider.Secret{{Name: "old", Value: []byte("other")}, {Name: "new", Value: []byte("key")}}}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := &provider.Delivery{Header: http.Header{"X-Test": {test.header}}, Body: []byte("body"), ReceivedAt: at.Add(test.age)}
-			v, err := provider.Prove(src, d, &scheme)
-			if test.want == "" {
-				if want := (provider.Verification{Scheme: "test", Secret: "new", SignedAt: at}); err != nil || v != want {
-					t.Errorf("prove: %+v, %v", v, err)
-				}
-				return
-			}
-			var r *provider.Rejection
-			if !errors.As(err, &r) || r.Reason != test.want || r.Detail == "" || r.Reason.Explain() == string(r.Reason) {
-				t.Errorf("prove: %v, want %s, explained", err, test.want)
-			}
-		})
-	}
-}
 
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	t.Parallel()
@@ -130,6 +85,106 @@ func TestEditKeepsDigits(t *testing.T) {
 	for _, body := range []string{`[]`, `null`, `{`, ``} {
 		if _, err := provider.Edit([]byte(body), "", func(map[string]any) {}); err == nil {
 			t.Errorf("edit takes %q", body)
+		}
+	}
+}
+
+// What is quoted is rid of the key before it is cut, wherever the cut lies.
+func TestQuote(t *testing.T) {
+	t.Parallel()
+	const key = "sk_live_across"
+	api := &provider.API{Key: provider.Secret{Value: []byte(key)}}
+	for before := range 40 {
+		text := api.Quote(strings.Repeat("x", before)+key+" and more", 30)
+		if strings.Contains(text, key[:4]) || len(text) > 32 || !strings.HasPrefix(text, `"`) {
+			t.Errorf("behind %d characters: %s", before, text)
+		}
+	}
+	if got := (*provider.API)(nil).Quote("a\nbc", 3); got != `"a\nb"` {
+		t.Errorf("of no API: %s", got)
+	}
+}
+
+// However a key is written, as it is, in base64 or escaped, a text is rid of it.
+func TestHide(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"user:pass", "sk/live+1 &?", "ab~~~~ÿ", "sixsix"} {
+		api := &provider.API{Key: provider.Secret{Value: []byte(key)}}
+		coded := base64.StdEncoding.EncodeToString([]byte(key))
+		for _, spelt := range []string{key, coded, url.QueryEscape(key), url.PathEscape(key), url.QueryEscape(coded), url.PathEscape(coded)} {
+			text := "Basic " + spelt + ", twice: " + spelt
+			hidden := api.Hide(text)
+			if !api.Shows(text) || api.Shows(hidden) || len(hidden) > len("Basic [hidden]%3D%3D, twice: [hidden]%3D%3D") {
+				t.Errorf("of %q is left %q", text, hidden)
+			}
+		}
+		if text := "nothing of it"; api.Shows(text) || api.Hide(text) != text {
+			t.Errorf("%q is found in %q", key, text)
+		}
+	}
+	short := &provider.API{Key: provider.Secret{Value: []byte("the")}}
+	if text := "the other"; short.Shows(text) || short.Hide(text) != text {
+		t.Errorf("what is no key is found in words")
+	}
+}
+
+// What a look says of itself goes with its schema, so that no release takes it for another kind of look.
+func TestLooksSayWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	const settles = `"settles":{"before":"2026-01-01T00:00:00Z","who":"me","reason":"why"},`
+	for more, wrong := range map[string]string{
+		`"schema":1,`:                         "",
+		`"schema":2,` + settles:               "",
+		`"schema":3,"raised":true,`:           "",
+		`"schema":4,`:                         "has schema 4",
+		`"schema":0,`:                         "has schema 0",
+		`"schema":2,`:                         "must say what it settles",
+		`"schema":1,` + settles:               "must say what it settles",
+		`"schema":3,`:                         "must say that it was raised",
+		`"schema":1,"raised":true,`:           "must say that it was raised",
+		`"schema":2,"raised":true,` + settles: "must say that it was raised",
+	} {
+		l, err := provider.DecodeLook(fmt.Appendf(nil, `{%s"found":true,"date":"2026-01-01T00:00:01Z","object":{}}`, more))
+		var dead *provider.Dead
+		switch {
+		case wrong != "" && (!errors.As(err, &dead) || !strings.Contains(dead.Reason, wrong)):
+			t.Errorf("%s: %v, want ...%s...", more, err, wrong)
+		case wrong == "" && (err != nil || l.Raised != strings.Contains(more, "raised") || (l.Settles != nil) != strings.Contains(more, "settles")):
+			t.Errorf("%s: %+v, %v", more, l, err)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	const date = "Sun, 22 Nov 2026 04:00:00 GMT"
+	for text, want := range map[string]time.Duration{
+		"": 0, "0": 0, "-3": 0, "3": 3 * time.Second, "0.25": 250 * time.Millisecond, "NaN": 0, "1e300": time.Hour, "86400": time.Hour, "soon": 0,
+		"Sun, 22 Nov 2026 04:00:30 GMT": 30 * time.Second, "Sun, 22 Nov 2026 03:00:00 GMT": 0, "Mon, 23 Nov 2026 04:00:00 GMT": time.Hour,
+	} {
+		if got := provider.RetryAfter(http.Header{"Retry-After": {text}, "Date": {date}}); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	if got := provider.RetryAfter(http.Header{"Retry-After": {date}}); got != 0 {
+		t.Errorf("a time without a Date to read it against: %s", got)
+	}
+}
+
+func TestJudgeStatus(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		status int
+		body   string
+		kind   provider.VerdictKind
+		wait   time.Duration
+	}{
+		{200, "{}", provider.Found, 0}, {201, "\n{ } ", provider.Found, 0}, {200, "[]", provider.Trouble, 0}, {204, "", provider.Trouble, 0}, {200, " ", provider.Trouble, 0},
+		{302, "", provider.Trouble, 0}, {400, "", provider.Trouble, 0}, {401, "", provider.Refused, time.Minute}, {403, "", provider.Refused, 0},
+		{404, "", provider.Trouble, 0}, {429, "", provider.Throttled, time.Second}, {502, "", provider.Trouble, 0}, {0, "", provider.Trouble, 0},
+	} {
+		if v := provider.JudgeStatus(tc.status, http.Header{}, []byte(tc.body)); v.Kind != tc.kind || v.Wait != tc.wait {
+			t.Errorf("%d %q: %+v", tc.status, tc.body, v)
 		}
 	}
 }

@@ -2,8 +2,9 @@ package adyen_test
 
 import (
 	"bytes"
-	"flag"
 	"net/http"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -11,16 +12,20 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
-const item = "notificationItems.0.NotificationRequestItem."
+const (
+	item   = "notificationItems.0.NotificationRequestItem."
+	newKey = "44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056"
+	vector = `{"live": "false", "notificationItems": [{"NotificationRequestItem": {
+		"additionalData": {"hmacSignature": "coqCmt/IZ4E3CzPvMY8zTjQVL5hYJUiBRg8UU+iCWo0="},
+		"amount": {"currency": "EUR", "value": 1130}, "pspReference": "7914073381342284", "eventCode": "AUTHORISATION",
+		"eventDate": "2019-05-06T17:15:34.121+02:00", "merchantAccountCode": "TestMerchant",
+		"merchantReference": "TestPayment-1407325143704", "success": "true"}}]}`
+)
 
 func suite() providertest.Suite {
 	return providertest.Suite{
-		Provider: adyen.New(),
-		Source: &provider.Source{Name: "adyen", Secrets: []provider.Secret{
-			{Name: "new", Value: []byte("44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056")},
-			{Name: "old", Value: []byte("009E9E92268087AAD241638D3325201AFA8AAE6E3DCD369B6D32E87129FFAB10")}}},
+		Provider:       adyen.New(),
+		Source:         providertest.Source("adyen", newKey, "009E9E92268087AAD241638D3325201AFA8AAE6E3DCD369B6D32E87129FFAB10"),
 		InBody:         item + "additionalData.hmacSignature",
 		BodyNotCovered: "Only reference, amount, merchant, event code and success are signed",
 		Covered: []string{item + "pspReference", item + "merchantAccountCode", item + "merchantReference", item + "amount.value", item + "amount.currency",
@@ -29,30 +34,18 @@ func suite() providertest.Suite {
 		EventObjects: true,
 		BadSecrets:   []string{"no hexadecimal"},
 		Reply:        &provider.Reply{ContentType: "text/plain", Body: []byte("[accepted]")},
-		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
-			body := bytes.Replace(d.Body, []byte(`"success"`), []byte(`"other"`), 1)
-			again, err := adyen.New().Sign(src, provider.Sample{Body: body}, d.ReceivedAt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.Body = again.Body
-		},
+		NoKey: providertest.Resigned(adyen.New(), func(body []byte) []byte {
+			return bytes.Replace(body, []byte(`"success"`), []byte(`"other"`), 1)
+		}),
+		// printf '7914073381342284::TestMerchant:TestPayment-1407325143704:1130:EUR:AUTHORISATION:true' | openssl dgst -sha256
+		// -mac HMAC -macopt hexkey:44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056 -binary | base64
+		Vectors: []providertest.Vector{{Secret: newKey, Body: vector}},
 	}
 }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	providertest.Run(t, suite())
-}
-
-func TestSamplesAreReadAsBefore(t *testing.T) {
-	t.Parallel()
-	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
-}
-
-func TestSamplesInAnyOrder(t *testing.T) {
-	t.Parallel()
-	providertest.AnyOrder(t, suite())
+	providertest.Conform(t, suite())
 }
 
 // Every notification of a delivery must be signed: one forged among right ones refuses all.
@@ -73,24 +66,68 @@ func TestOneForgedAmongRight(t *testing.T) {
 	}
 }
 
-// The signature was made with: printf '7914073381342284::TestMerchant:TestPayment-1407325143704:1130:EUR:AUTHORISATION:true' |
-// openssl dgst -sha256 -mac HMAC -macopt hexkey:44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056 -binary | base64
-func TestVector(t *testing.T) {
-	t.Parallel()
-	body := `{"live": "false", "notificationItems": [{"NotificationRequestItem": {"additionalData": {"hmacSignature": "coqCmt/IZ4E3CzPvMY8zTjQVL5hYJUiBRg8UU+iCWo0="},
-		"amount": {"currency": "EUR", "value": 1130}, "pspReference": "7914073381342284", "eventCode": "AUTHORISATION", "eventDate": "2019-05-06T17:15:34.121+02:00",
-		"merchantAccountCode": "TestMerchant", "merchantReference": "TestPayment-1407325143704", "success": "true"}}]}`
-	if _, err := adyen.New().Verify(suite().Source, &provider.Delivery{Header: http.Header{}, Body: []byte(body)}); err != nil {
-		t.Error(err)
+// hostile are bodies of nearly the largest size that is searched, which nobody signed.
+func hostile() map[string]string {
+	const size = 250 << 10
+	signed := `{"NotificationRequestItem":{"additionalData":{"hmacSignature":"coqCmt/IZ4E3CzPvMY8zTjQVL5hYJUiBRg8UU+iCWo0="},"pspReference":"`
+	list := func(items string) string { return `{"notificationItems":[` + items + `]}` }
+	fill := func(unit, last string) string { return strings.Repeat(unit, size/len(unit)) + last }
+	return map[string]string{
+		"numbers":      list(fill("1,", "1")),
+		"empty items":  list(fill(`{"NotificationRequestItem":{}},`, `{}`)),
+		"many members": list(`{"NotificationRequestItem":{` + fill(`"a":1,`, `"b":2`) + `}}`),
+		"long text":    list(signed + strings.Repeat("a", size-len(signed)) + `"}}`),
+		"many signed":  list(fill(signed+`"}},`, signed+`"}}`)),
+		"deep":         list(strings.Repeat(`[`, 5000) + strings.Repeat(`]`, 5000)),
+		"other":        `{"a":[` + fill("1,", "1") + `]}`,
 	}
 }
 
-func FuzzIdentify(f *testing.F) {
-	for _, s := range adyen.New().Samples() {
-		f.Add(s.Body)
-	}
+// What nobody has proven costs no more than a few times its size.
+func TestHostileBodyIsCheap(t *testing.T) { // allocations are counted for the whole process, so not beside others
 	s := suite()
-	f.Fuzz(func(t *testing.T, body []byte) {
-		providertest.Sound(t, s.Provider, s.Source, &provider.Delivery{Header: http.Header{}, Body: body})
-	})
+	p := adyen.New()
+	for name, body := range hostile() {
+		d := &provider.Delivery{Header: http.Header{}, Body: []byte(body)}
+		var before, after runtime.MemStats
+		const times = 3
+		runtime.ReadMemStats(&before)
+		for range times {
+			if _, err := p.Verify(s.Source, d); err == nil {
+				t.Errorf("%s: it is taken", name)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if cost := (after.TotalAlloc - before.TotalAlloc) / times; cost > 2_000_000 {
+			t.Errorf("%s: %d bytes of body cost %d", name, len(body), cost)
+		}
+	}
 }
+
+// Nothing is looked at after the first notification that does not prove, and no delivery has a thousand of them.
+func TestNotificationsAreProvenInTurn(t *testing.T) {
+	t.Parallel()
+	s := suite()
+	d := s.Deliver(t, s.Source, s.Provider.Samples()[0])
+	start, end := bytes.IndexByte(d.Body, '[')+1, bytes.LastIndexByte(d.Body, ']')
+	one := bytes.TrimSpace(d.Body[start:end])
+	with := func(n int, more string) *provider.Delivery {
+		items := bytes.Repeat(append(bytes.Clone(one), ','), n)
+		out := *d
+		out.Body = []byte(`{"notificationItems":[` + string(items) + more + `]}`)
+		return &out
+	}
+	if _, err := s.Provider.Verify(s.Source, with(2, string(one))); err != nil {
+		t.Errorf("three that are signed: %v", err)
+	}
+	s.Refused(t, s.Source, with(2, `{}`), provider.MissingSignature)
+	s.Refused(t, s.Source, with(0, ``), provider.MissingSignature)
+	s.Refused(t, s.Source, with(2, `[1`), provider.MissingSignature)
+	twice := with(0, string(one))
+	twice.Body = append([]byte(`{"notificationItems":[{"NotificationRequestItem":{}}],`), twice.Body[1:]...)
+	if _, err := s.Provider.Verify(s.Source, twice); err != nil { // the last member of a name counts for both readers
+		t.Errorf("two lists, the last signed: %v", err)
+	}
+}
+
+func FuzzIdentify(f *testing.F) { providertest.Fuzz(f, suite()) }

@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -94,7 +93,7 @@ func TestComparedFieldsAreOfTheirRule(t *testing.T) {
 		fmt.Fprintf(&b, "%s: %s\n", name, now[name])
 	}
 	text, err := os.ReadFile(file)
-	if err != nil && !*update {
+	if err != nil && !providertest.Update() {
 		t.Fatal(err)
 	}
 	rule, rest, _ := strings.Cut(string(text), "\n")
@@ -106,13 +105,7 @@ func TestComparedFieldsAreOfTheirRule(t *testing.T) {
 			}
 		}
 	}
-	if *update && !t.Failed() {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil { //nolint:gosec // it is committed
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(string(text), b.String()); diff != "" {
-		t.Errorf("%s is not current (go test ./internal/provider/all -update):\n%s", file, diff)
+	if !t.Failed() {
+		providertest.Page(t, file, b.String())
 	}
 }

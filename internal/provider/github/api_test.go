@@ -2,7 +2,6 @@ package github_test
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 )
 
@@ -180,53 +180,17 @@ func newListing(t *testing.T, o githubfake.Options) *listing {
 	return l
 }
 
-// page reads one page.
-func (l *listing) page(t *testing.T, objectType string, since time.Time, cursor string) ([]provider.Listed, string) {
-	t.Helper()
-	l.pages++
-	c := github.GitHub{}.ListObjects(nil, l.api, "", objectType, since, time.Time{}, cursor)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.api.BaseURL+c.Path+"?"+c.Query.Encode(), http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	github.GitHub{}.Authorize(l.api, req.Header)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if v := (github.GitHub{}).Answer(res.StatusCode, res.Header, body); v.Kind != provider.Found {
-		t.Fatalf("%s: %+v", req.URL, v)
-	}
-	page, next, err := github.GitHub{}.ObjectPage(nil, l.api, "", objectType, cursor, res.Header, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return page, next
-}
-
 // all reads a whole list; between is called after each page.
 func (l *listing) all(t *testing.T, objectType string, since time.Time, between func()) map[string]provider.Listed {
 	t.Helper()
 	got := map[string]provider.Listed{}
-	for cursor := ""; ; {
-		page, next := l.page(t, objectType, since, cursor)
-		for _, one := range page {
-			got[one.ObjectID] = one
-		}
-		if next == "" {
-			return got
-		}
-		if next == cursor {
-			t.Fatalf("%q follows itself", cursor)
-		}
-		cursor = next
-		between()
+	list := providertest.Listing{Lister: github.GitHub{}, API: l.api, Type: objectType, Since: since, Between: between}
+	all, pages := list.Read(t)
+	for _, one := range all {
+		got[one.ObjectID] = one
 	}
+	l.pages += pages
+	return got
 }
 
 // Each type is listed whole, over all repositories, while objects change, come and go between the pages: what is there from the beginning to the end is in the list, pull requests not among issues.
@@ -308,7 +272,7 @@ func TestListOfOneSecond(t *testing.T) {
 	}
 	l.fake.Advance(time.Minute)
 	ids[l.fake.Open(0)] = true
-	got := l.all(t, "issue", time.Time{}, func() {})
+	got := l.all(t, "issue", time.Time{}, nil)
 	if len(got) != len(ids) || l.pages > 9 { // four that are counted, each of them again
 		t.Errorf("%d of %d, in %d pages", len(got), len(ids), l.pages)
 	}
@@ -354,7 +318,7 @@ func TestListByChange(t *testing.T) {
 				want[o.ID] = true
 			}
 		}
-		got := l.all(t, "issue", since, func() {})
+		got := l.all(t, "issue", since, nil)
 		for id := range want {
 			if _, ok := got[id]; !ok {
 				t.Errorf("%s is missing", id)
@@ -378,7 +342,7 @@ func TestListGoesOnWithinASecond(t *testing.T) {
 			}
 			ids[l.fake.Open(0)] = true
 		}
-		if got := l.all(t, "issue", time.Time{}, func() {}); len(got) != len(ids) || l.pages > 6 {
+		if got := l.all(t, "issue", time.Time{}, nil); len(got) != len(ids) || l.pages > 6 {
 			t.Errorf("since is exclusive %t: %d of %d, in %d pages", after, len(got), len(ids), l.pages)
 		}
 	}

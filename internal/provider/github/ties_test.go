@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -82,17 +83,7 @@ func TestWithinOneSecond(t *testing.T) {
 			for i, h := range test.events {
 				inputs[i] = input(t, h.event, h.body)
 			}
-			last := inputs[len(inputs)-1].State
-			rapid.Check(t, func(t *rapid.T) {
-				order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0, 3).Draw(t, "again")...)
-				row := versioning.NewRow()
-				for _, in := range order {
-					versioning.Apply(&row, in)
-				}
-				if row.Ambiguous != test.ambiguous || !test.ambiguous && row.State.Hash != last.Hash {
-					t.Fatalf("ends as %s, ambiguous %v; want %s, %v", row.State.JSON, row.Ambiguous, last.JSON, test.ambiguous)
-				}
-			})
+			providertest.Ends(t, inputs, test.ambiguous)
 		})
 	}
 	// What GitHub works out later is no other state.
@@ -114,6 +105,62 @@ func TestSpellingsOfATime(t *testing.T) {
 		body := `{"installation": {"id": 9, "account": {}, "app_id": 1, "updated_at": ` + none + `}}`
 		if got := observed("installation.created", body); got != "installation 9, partial: the body's installation.updated_at is no time, so the state has no place in the order" {
 			t.Errorf("%s: %s", none, got)
+		}
+	}
+}
+
+func diff(want, got any) string { return cmp.Diff(want, got) }
+
+// varied is what the n-th event of a sample says.
+func varied(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
+	t.Helper()
+	v, err := github.GitHub{}.Vary(s, n, at, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.Stored{Type: s.Type, Body: v.Body})
+	if err != nil {
+		t.Fatalf("observe %s: %v", s.Type, err)
+	}
+	in, err := versioning.FromObservation(o, at.Add(5*time.Second))
+	if err != nil {
+		t.Fatalf("version of %s: %v", s.Type, err)
+	}
+	return in
+}
+
+// Events of one second that name what they changed name the one before, so that their order can be told.
+func TestVariedEventsFormAChain(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_790_000_000, 0)
+	for _, s := range (github.GitHub{}).Samples() {
+		if s.Type != "issues.edited" && s.Type != "push" {
+			continue
+		}
+		var chain []versioning.Input
+		for n := range 4 {
+			chain = append(chain, varied(t, s, n+1, at))
+		}
+		providertest.Ends(t, chain, false)
+	}
+}
+
+// A user's own body is varied like a sample: of a type that the table does not know, under its event's member.
+func TestVaryAnyBody(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_790_000_000, 0)
+	tests := map[string]struct{ eventType, body, want string }{
+		"unlisted":    {"gizmo.made", `{"action": "made", "gizmo": {"id": 9, "title": "x", "updated_at": "2020-01-01T00:00:00Z"}}`, `"id":9000003,"title":"event 3","updated_at":"2026-09-21T14:13:20Z"`},
+		"no object":   {"issues.opened", `{"action": "opened"}`, `{"action":"opened"}`},
+		"other kinds": {"issues.edited", `{"issue": {"id": "x", "title": 1, "updated_at": null}, "changes": {"title": 7}}`, `{"id":"x","title":"event 3","updated_at":null}`},
+		"long id":     {"issues.opened", `{"issue": {"id": 12345678901234567}}`, `{"id":123456789000003}`},
+		"new ref":     {"push", `{"ref": "refs/heads/x", "after": "` + none + `"}`, `"ref":"refs/heads/x-3"`},
+		"numbers":     {"installation.created", `{"action": "created", "installation": {"updated_at": 5}}`, `{"updated_at":1790000000}`},
+	}
+	for name, test := range tests {
+		v, err := github.GitHub{}.Vary(provider.Sample{Type: test.eventType, Body: []byte(test.body)}, 3, at, true)
+		if err != nil || !strings.Contains(string(v.Body), test.want) {
+			t.Errorf("%s: %s, %v", name, v.Body, err)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package mailgun_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,13 +13,10 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
-
 func suite() providertest.Suite {
 	return providertest.Suite{
-		Provider: mailgun.New(),
-		Source: &provider.Source{Name: "mailgun", Secrets: []provider.Secret{
-			{Name: "new", Value: []byte("mailgun_new")}, {Name: "old", Value: []byte("mailgun_old")}}},
+		Provider:       mailgun.New(),
+		Source:         providertest.Source("mailgun", "mailgun_new", "mailgun_old"),
 		InBody:         "signature.signature",
 		Dated:          true,
 		BodyNotCovered: "a time and a random token, and nothing of the event",
@@ -30,7 +26,20 @@ func suite() providertest.Suite {
 		NoKey: func(t *testing.T, _ *provider.Source, d *provider.Delivery) {
 			d.Body = edited(t, d.Body, func(body map[string]map[string]any) { delete(body["event-data"], "id") })
 		},
+		Says: said,
 	}
+}
+
+const message = `"message":{"headers":{"message-id":"m"}},"recipient":"r"`
+
+// said are bodies, and what each says.
+var said = map[string]string{
+	`{"event-data":{"id":"e","event":"clicked","timestamp":1767261600.908181,` + message + `}}`:       "clicked: message m:r, at 1767261600908181/1000, rank 1",
+	`{"event-data":{"id":"e","event":"complained","timestamp":1767261600,` + message + `}}`:           "complained: message m:r, at 1767261600000000/1000000, rank 1",
+	`{"event-data":{"id":"e","event":"failed","severity":"permanent","timestamp":1,` + message + `}}`: "failed.permanent: message m:r, at 1000000/1000000, rank 1",
+	`{"event-data":{"id":"e","event":"delivered",` + message + `}}`:                                   "delivered: message m:r, partial: the event carries no version and no time, so it has no place in the order",
+	`{"event-data":{"id":"e","event":"delivered","timestamp":1767261600,"recipient":"r"}}`:            "delivered: ignored: the event names no object where those of its type do",
+	`{"event-data":{"id":"e","event":"list_member_uploaded","timestamp":1767261600}}`:                 "list_member_uploaded: ignored: events of this type concern no message",
 }
 
 func edited(t *testing.T, text []byte, edit func(map[string]map[string]any)) []byte {
@@ -49,17 +58,7 @@ func edited(t *testing.T, text []byte, edit func(map[string]map[string]any)) []b
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	providertest.Run(t, suite())
-}
-
-func TestSamplesAreReadAsBefore(t *testing.T) {
-	t.Parallel()
-	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
-}
-
-func TestSamplesInAnyOrder(t *testing.T) {
-	t.Parallel()
-	providertest.AnyOrder(t, suite())
+	providertest.Conform(t, suite())
 }
 
 // The signature was made with: printf '1767258000random' | openssl dgst -sha256 -hmac mailgun_vector
@@ -105,31 +104,4 @@ func TestRecipientsAreApart(t *testing.T) {
 	}
 }
 
-func TestWhatEventsSay(t *testing.T) {
-	t.Parallel()
-	const message = `"message":{"headers":{"message-id":"m"}},"recipient":"r"`
-	for body, want := range map[string]string{
-		`{"event-data":{"id":"e","event":"clicked","timestamp":1767261600.908181,` + message + `}}`:       "clicked: message m:r, at 1767261600908181/1000, rank 1",
-		`{"event-data":{"id":"e","event":"complained","timestamp":1767261600,` + message + `}}`:           "complained: message m:r, at 1767261600000000/1000000, rank 1",
-		`{"event-data":{"id":"e","event":"failed","severity":"permanent","timestamp":1,` + message + `}}`: "failed.permanent: message m:r, at 1000000/1000000, rank 1",
-		`{"event-data":{"id":"e","event":"delivered",` + message + `}}`:                                   "delivered: message m:r, partial: the event carries no version and no time, so it has no place in the order",
-		`{"event-data":{"id":"e","event":"delivered","timestamp":1767261600,"recipient":"r"}}`:            "delivered: ignored: the event names no object where those of its type do",
-		`{"event-data":{"id":"e","event":"list_member_uploaded","timestamp":1767261600}}`:                 "list_member_uploaded: ignored: events of this type concern no message",
-	} {
-		s := suite()
-		e, o, err := s.Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
-		if got := e.Type + ": " + providertest.Summary(o, err); got != want {
-			t.Errorf("%s\n got %s\nwant %s", body, got, want)
-		}
-	}
-}
-
-func FuzzIdentify(f *testing.F) {
-	for _, s := range mailgun.New().Samples() {
-		f.Add(s.Body)
-	}
-	s := suite()
-	f.Fuzz(func(t *testing.T, body []byte) {
-		providertest.Sound(t, s.Provider, s.Source, &provider.Delivery{Header: http.Header{}, Body: body})
-	})
-}
+func FuzzIdentify(f *testing.F) { providertest.Fuzz(f, suite()) }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // unreadable are bodies that no provider can have meant; Suite.Readable names the exceptions.
@@ -95,9 +96,9 @@ func (s Suite) ObservedAll(t *testing.T, d *provider.Delivery) []Said {
 
 func vary(t *testing.T, s Suite) {
 	at := now.Add(time.Hour)
+	keys := map[string]bool{}
 	for _, sample := range s.Provider.Samples() {
 		before := s.ObservedAll(t, s.Deliver(t, s.Source, sample))
-		keys := map[string]bool{}
 		for _, said := range before {
 			keys[said.Event.Key] = true
 		}
@@ -155,4 +156,50 @@ func (s Suite) varyObject(t *testing.T, sample provider.Sample, before []Said) {
 			ids[place] = true
 		}
 	}
+}
+
+// varyChanges: of two variants the later one is newer. Where the suite says so, each shows a change, in the same second
+// and in the next one.
+func varyChanges(t *testing.T, s Suite) {
+	at := time.Unix(1_790_000_000, 0)
+	for _, sample := range s.Provider.Samples() {
+		first, second := s.inputOf(t, sample, 1, at), s.inputOf(t, sample, 2, at)
+		last := s.inputOf(t, sample, 12, at.Add(12*time.Second))
+		if first == nil || s.EventObjects {
+			continue
+		}
+		if first.Version.Compare(last.Version) >= 0 || second.Version.Compare(last.Version) >= 0 {
+			t.Errorf("vary %s: version %s after %s and %s", sample.Type, last.Version, first.Version, second.Version)
+		}
+		if !s.Changes {
+			continue
+		}
+		later := s.inputOf(t, sample, 1, at.Add(time.Second))
+		for when, other := range map[string]*versioning.Input{"in one second": second, "a second later": later} {
+			if first.State.Hash == other.State.Hash && s.Same[sample.Type] != when {
+				t.Errorf("vary %s: the same state again, %s", sample.Type, when)
+			}
+		}
+		if later.Version.Compare(first.Version) <= 0 {
+			t.Errorf("vary %s: versions %s and %s", sample.Type, first.Version, later.Version)
+		}
+	}
+}
+
+// inputOf is what the n-th variant of a sample says first of an object; nil where it has no whole state that can change.
+func (s Suite) inputOf(t *testing.T, sample provider.Sample, n int, at time.Time) *versioning.Input {
+	t.Helper()
+	made, err := s.Provider.Vary(sample, n, at, false)
+	if err != nil {
+		t.Fatalf("vary %s: %v", sample.Type, err)
+	}
+	o := s.ObservedAll(t, s.Deliver(t, s.Source, made))[0].Observation
+	if o.Ignored != "" || o.Partial != "" || o.Deleted || o.State == nil {
+		return nil
+	}
+	in, err := versioning.FromObservation(o, at.Add(5*time.Second))
+	if err != nil {
+		t.Fatalf("version of %s: %v", sample.Type, err)
+	}
+	return &in
 }

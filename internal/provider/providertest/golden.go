@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -10,9 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Golden compares what each event of each sample is read as, its identity and its observation, with a file; it writes the file if
-// update is set.
-func Golden(t *testing.T, s Suite, file string, update bool) {
+var update = flag.Bool("update", false, "write the files that the tests of providers compare with")
+
+// Update tells whether the tests write the files that they compare with.
+func Update() bool { return *update }
+
+// Golden compares what each event of each sample is read as, its identity and its observation, with a file; it writes the file
+// with the flag -update.
+func Golden(t *testing.T, s Suite, file string) {
 	t.Helper()
 	var got bytes.Buffer
 	for _, sample := range s.Provider.Samples() {
@@ -22,16 +28,22 @@ func Golden(t *testing.T, s Suite, file string, update bool) {
 				e.Account, e.ObjectType, e.ObjectID, e.OccurredAt.Format(time.RFC3339Nano), e.APIVersion, Summary(said.Observation, said.Err))
 		}
 	}
-	if update {
-		if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+	Page(t, file, got.String())
+}
+
+// Page compares a file that is made with what it should be; it writes the file with the flag -update.
+func Page(t *testing.T, file, want string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(file)
+	have, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("samples are read otherwise (run with -update if that is right):\n%s", diff)
+	if diff := cmp.Diff(want, string(have)); diff != "" {
+		t.Errorf("%s is not current (run with -update if the change is right):\n%s", file, diff)
 	}
 }

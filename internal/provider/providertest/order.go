@@ -57,6 +57,23 @@ func AnyOrder(t *testing.T, s Suite) {
 	})
 }
 
+// Ends plays inputs of one object in any order and with doubles. The row ends as the last input says, and is sure of it,
+// unless it must be ambiguous.
+func Ends(t *testing.T, inputs []versioning.Input, ambiguous bool) {
+	t.Helper()
+	last := inputs[len(inputs)-1].State
+	rapid.Check(t, func(t *rapid.T) {
+		order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0, 3).Draw(t, "again")...)
+		row := versioning.NewRow()
+		for _, in := range order {
+			versioning.Apply(&row, in)
+		}
+		if row.Ambiguous != ambiguous || row.Ambiguous && row.LookAfter == 0 || !ambiguous && row.State.Hash != last.Hash {
+			t.Fatalf("ends as %s, ambiguous %v; want %s, %v", row.State.JSON, row.Ambiguous, last.JSON, ambiguous)
+		}
+	})
+}
+
 func input(t *testing.T, sampleType string, o provider.Observation) versioning.Input {
 	t.Helper()
 	in, err := versioning.FromObservation(o, now)

@@ -184,9 +184,11 @@ func (s Suite) tamper(t *testing.T, d *provider.Delivery, ref signature.Ref) {
 		if ref.Kind != signature.Query {
 			refused(&src, forged)
 		}
-		if d.Query != "" {
-			forged.Query = d.Query + "0"
+		if d.Query != "" || ref.Kind == signature.URL {
+			forged.Query = d.Query + "added=later"
 			refused(s.Source, forged)
+		}
+		if d.Query != "" {
 			forged.Query = ""
 			refused(s.Source, forged)
 		}

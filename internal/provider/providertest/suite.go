@@ -50,6 +50,16 @@ type Suite struct {
 	Challenges []Challenge
 	// Reply is the answer to a stored delivery, nil where that is the receipt.
 	Reply *provider.Reply
+	// Vectors are deliveries that another program signed.
+	Vectors []Vector
+	// Says are bodies, with the Summary that each is read as; the type and a colon may be before it.
+	Says map[string]string
+	// Retries are texts of the first sample, with the text that a retry of the same event has there.
+	Retries map[string]string
+	// Changes: each variant of a sample shows a change of the state, but for those of Same: types whose state cannot
+	// change in one second, or a second later.
+	Changes bool
+	Same    map[string]string
 }
 
 // Greeting is a request that is answered once its sender is proven, and never stored.
@@ -105,6 +115,10 @@ func Run(t *testing.T, s Suite) {
 		"challenges":        challenges,
 		"reply":             reply,
 		"api":               reads,
+		"vectors":           vectors,
+		"says":              says,
+		"retries":           retries,
+		"vary changes":      varyChanges,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/rest"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 )
@@ -50,52 +50,20 @@ func newLists(t testing.TB, url, kind string) *lists {
 	return &lists{r, &provider.API{BaseURL: url, Key: provider.Secret{Value: []byte(restfake.Key)}}}
 }
 
-// page asks for one.
-func (l *lists) page(t *testing.T, since, until time.Time, cursor string) ([]provider.Listed, string) {
-	t.Helper()
-	call := l.ListObjects(source, l.api, "own", "thing", since, until, cursor)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.api.BaseURL+call.Path+"?"+call.Query.Encode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Authorize(l.api, req.Header)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if v := l.Answer(resp.StatusCode, resp.Header, body); err != nil || v.Kind != provider.Found {
-		t.Fatalf("%s: %+v, %v", req.URL, v, err)
-	}
-	page, next, err := l.ObjectPage(source, l.api, "own", "thing", cursor, resp.Header, body)
-	if err != nil {
-		t.Fatalf("%s: %v", req.URL, err)
-	}
-	return page, next
-}
-
 // walk reads all pages, and does something between them. It returns how often each object was told.
 func (l *lists) walk(t *testing.T, since, until time.Time, between func()) (told map[string]int, pages int) {
 	t.Helper()
 	told = map[string]int{}
-	for cursor := ""; ; {
-		page, next := l.page(t, since, until, cursor)
-		for _, one := range page {
-			told[one.ObjectID]++
-			if o, err := l.Snapshot(source, &provider.Snapshot{ObjectType: "thing", ObjectID: one.ObjectID, Body: one.Body}); err != nil || !o.Own {
-				t.Fatalf("%s: %+v, %v", one.Body, o, err)
-			}
+	all, pages := providertest.Listing{Lister: l, Source: source, API: l.api, Account: "own", Type: "thing",
+		Since: since, Until: until, Between: between}.Read(t)
+	for _, one := range all {
+		told[one.ObjectID]++
+		o, err := l.Snapshot(source, &provider.Snapshot{ObjectType: "thing", ObjectID: one.ObjectID, Body: one.Body})
+		if err != nil || !o.Own {
+			t.Fatalf("%s: %+v, %v", one.Body, o, err)
 		}
-		if pages++; next == "" {
-			return told, pages
-		}
-		if next == cursor || pages > 500 {
-			t.Fatalf("page %d again and again: %s", pages, next)
-		}
-		cursor = next
-		between()
 	}
+	return told, pages
 }
 
 // Every way from page to page tells each object, and asks no more than it must.
@@ -108,7 +76,7 @@ func TestEveryPaging(t *testing.T) {
 			for i := range 28 { // four full pages, of which none says by being short that it is the last
 				f.Set(fmt.Sprintf("t%02d", i), "x", time.Second)
 			}
-			told, pages := newLists(t, f.URL, kind).walk(t, time.Time{}, time.Time{}, func() {})
+			told, pages := newLists(t, f.URL, kind).walk(t, time.Time{}, time.Time{}, nil)
 			if len(told) != 28 || slices.Max(slices.Collect(maps.Values(told))) > 1 && kind != "window" && !strings.HasPrefix(kind, "page") {
 				t.Errorf("told %v", told)
 			}
@@ -173,7 +141,7 @@ func TestChangedInATime(t *testing.T) {
 			}
 			f.Advance(time.Minute)
 			since, until := at["t20"], at["t45"]
-			told, _ := newLists(t, f.URL, kind).walk(t, since, until, func() {})
+			told, _ := newLists(t, f.URL, kind).walk(t, since, until, nil)
 			for id, when := range at {
 				inside := !when.Before(since) && !when.After(until)
 				far := when.Before(since.Add(-3*time.Second)) || when.After(until.Add(3*time.Second))

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
@@ -25,35 +26,29 @@ func walked(t *testing.T, fake *shopifyfake.Fake, objectType string, since, unti
 	t.Helper()
 	src, api := apiOf(t, fake)
 	out := map[string]int64{}
-	for cursor := ""; ; {
-		v, header, body := answered(t, api, shopify.Shopify{}.ListObjects(src, api, shopifyfake.Shop, objectType, since, until, cursor))
-		if v.Kind != provider.Found {
-			t.Fatalf("%s: %+v: %s", objectType, v, body)
+	for _, one := range listed(t, src, api, objectType, since, until) {
+		if _, twice := out[one.ObjectID]; twice {
+			t.Fatalf("%s %s is listed twice", objectType, one.ObjectID)
 		}
-		page, next, err := shopify.Shopify{}.ObjectPage(src, api, shopifyfake.Shop, objectType, cursor, header, body)
-		if err != nil {
-			t.Fatal(err)
+		out[one.ObjectID] = one.At
+		if !one.HasAt {
+			t.Fatalf("%s %s is listed without its version", objectType, one.ObjectID)
 		}
-		for _, one := range page {
-			if _, twice := out[one.ObjectID]; twice {
-				t.Fatalf("%s %s is listed twice", objectType, one.ObjectID)
-			}
-			out[one.ObjectID] = one.At
-			if !one.HasAt {
-				t.Fatalf("%s %s is listed without its version", objectType, one.ObjectID)
-			}
-			if whole := wholly[objectType] || objectType == "fulfillment"; whole != (one.Body != nil) {
-				t.Fatalf("%s %s from %s: listed with %q", objectType, one.ObjectID, since, one.Body)
-			}
-			if one.Body != nil && snapshot(t, objectType, one.ObjectID, one.Body).At != one.At {
-				t.Fatalf("%s %s is listed as of %d: %s", objectType, one.ObjectID, one.At, one.Body)
-			}
+		if whole := wholly[objectType] || objectType == "fulfillment"; whole != (one.Body != nil) {
+			t.Fatalf("%s %s from %s: listed with %q", objectType, one.ObjectID, since, one.Body)
 		}
-		if next == "" {
-			return out
+		if one.Body != nil && snapshot(t, objectType, one.ObjectID, one.Body).At != one.At {
+			t.Fatalf("%s %s is listed as of %d: %s", objectType, one.ObjectID, one.At, one.Body)
 		}
-		cursor = next
 	}
+	return out
+}
+
+func listed(t *testing.T, src *provider.Source, api *provider.API, objectType string, since, until time.Time) []provider.Listed {
+	t.Helper()
+	all, _ := providertest.Listing{Lister: shopify.Shopify{}, Source: src, API: api, Account: shopifyfake.Shop, Type: objectType,
+		Since: since, Until: until}.Read(t)
+	return all
 }
 
 func snapshot(t *testing.T, objectType, id string, body []byte) provider.Observation {

@@ -1,17 +1,12 @@
 package square_test
 
 import (
-	"flag"
-	"net/http"
 	"testing"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/square"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 const address = "https://hooks.example/webhooks/square"
 
@@ -21,55 +16,20 @@ func suite() providertest.Suite {
 		Source: &provider.Source{Name: "square", URL: address, Secrets: []provider.Secret{
 			{Name: "new", Value: []byte("square_new")}, {Name: "old", Value: []byte("square_old")}}},
 		Signature: "X-Square-Hmacsha256-Signature",
-		NoKey: func(t *testing.T, src *provider.Source, d *provider.Delivery) {
-			again, err := square.New().Sign(src, provider.Sample{Body: []byte(`{"merchant_id":"M","type":"payment.created","data":{"type":"payment","id":"p1"}}`)}, d.ReceivedAt)
-			if err != nil {
-				t.Fatal(err)
-			}
-			*d = provider.Delivery{Header: again.Header, Body: again.Body, ReceivedAt: d.ReceivedAt}
-		},
+		NoKey: providertest.Resigned(square.New(), providertest.Body(
+			`{"merchant_id":"M","type":"payment.created","data":{"type":"payment","id":"p1"}}`)),
+		Says: said(),
+		// printf '%s' 'https://hooks.example/webhooks/square{"event_id":"e"}' |
+		// openssl dgst -sha256 -hmac square_vector -binary | base64
+		Vectors: []providertest.Vector{{Secret: "square_vector", Body: `{"event_id":"e"}`,
+			Headers: map[string]string{"X-Square-Hmacsha256-Signature": "0Ux7qjZNkgSg2jlpngbaL5aGltMq2sAZ8E4KG6+tztk="}}},
 	}
 }
 
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	providertest.Run(t, suite())
-}
-
-func TestSamplesAreReadAsBefore(t *testing.T) {
-	t.Parallel()
-	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
-}
-
-func TestSamplesInAnyOrder(t *testing.T) {
-	t.Parallel()
-	providertest.AnyOrder(t, suite())
-}
-
-// The signature was made with: printf '%s' 'https://hooks.example/webhooks/square{"event_id":"e"}' | openssl dgst -sha256 -hmac square_vector -binary | base64
-func TestVector(t *testing.T) {
-	t.Parallel()
-	src := &provider.Source{URL: address, Secrets: []provider.Secret{{Name: "vector", Value: []byte("square_vector")}}}
-	d := &provider.Delivery{Body: []byte(`{"event_id":"e"}`), Header: http.Header{"X-Square-Hmacsha256-Signature": {"0Ux7qjZNkgSg2jlpngbaL5aGltMq2sAZ8E4KG6+tztk="}}}
-	if _, err := square.New().Verify(src, d); err != nil {
-		t.Error(err)
-	}
-	d.Query = "added=later"
-	if _, err := square.New().Verify(src, d); err == nil {
-		t.Error("a query that was not signed passes")
-	}
-}
-
-// said is what an event is read as, in words.
-func said(t *testing.T, body string) string {
-	t.Helper()
-	_, o, err := suite().Observed(t, &provider.Delivery{Header: http.Header{}, Body: []byte(body), ReceivedAt: time.Unix(1767312000, 0)})
-	return providertest.Summary(o, err)
-}
-
-func TestWhatEventsSay(t *testing.T) {
-	t.Parallel()
-	head := `{"merchant_id":"M","event_id":"e","created_at":"2026-01-01T00:00:00.000Z",`
+// said are bodies, and what each says.
+func said() map[string]string {
+	const head = `{"merchant_id":"M","event_id":"e","created_at":"2026-01-01T00:00:00.000Z",`
+	out := map[string]string{}
 	for body, want := range map[string]string{
 		// The version orders, however late the event is.
 		`"type":"payout.paid","data":{"id":"po_1","object":{"payout":{"id":"po_1","version":7}}}}`: "M payout po_1, at 7/1, rank 1, own",
@@ -91,38 +51,14 @@ func TestWhatEventsSay(t *testing.T) {
 		`"type":"inventory.count.updated","data":{"id":"c","object":{"inventory_counts":[]}}}`:                        "ignored: the event tells counts of items at places, and names no one object",
 		`"type":"webhooks.test_notification","data":{"type":"webhooks","id":"bc368e64-01aa-407e-b46e-3231809b1129"}}`: "ignored: events of this type concern no object that is mirrored",
 	} {
-		if got := said(t, head+body); got != want {
-			t.Errorf("%s\n got %s\nwant %s", body, got, want)
-		}
+		out[head+body] = want
 	}
+	return out
 }
 
-// Events made for trying a source change something each, and each is newer than the one before.
-func TestMadeEventsGrow(t *testing.T) {
+func TestConformance(t *testing.T) {
 	t.Parallel()
-	s := suite()
-	for _, sample := range s.Provider.Samples() {
-		var last int64 = -1
-		for n := range 12 {
-			made, err := s.Provider.Vary(sample, n, time.Unix(1767312000+int64(n), 0), false)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, o, err := s.Observed(t, s.Deliver(t, s.Source, made))
-			if err != nil || o.At <= last {
-				t.Errorf("%s %d: at %d after %d, %v", sample.Type, n, o.At, last, err)
-			}
-			last = o.At
-		}
-	}
+	providertest.Conform(t, suite())
 }
 
-func FuzzIdentify(f *testing.F) {
-	for _, s := range square.New().Samples() {
-		f.Add(s.Body)
-	}
-	s := suite()
-	f.Fuzz(func(t *testing.T, body []byte) {
-		providertest.Sound(t, s.Provider, s.Source, &provider.Delivery{Header: http.Header{}, Body: body})
-	})
-}
+func FuzzIdentify(f *testing.F) { providertest.Fuzz(f, suite()) }

@@ -2,7 +2,6 @@ package stripe_test
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
@@ -151,56 +151,31 @@ func TestObjectPage(t *testing.T) {
 // ask sends a call to the fake as a client does.
 func ask(t *testing.T, f *stripefake.Fake, c provider.Call) (provider.Verdict, http.Header, []byte) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.URL+c.Path+"?"+c.Query.Encode(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, values := range c.Header {
-		r.Header[name] = values
-	}
+	return providertest.Ask(t, stripe.Stripe{}, fakeAPI(f), c)
+}
+
+func fakeAPI(f *stripefake.Fake) *provider.API {
 	api := withKey(stripefake.Key)
-	api.Version = stripefake.Version
-	stripe.Stripe{}.Authorize(api, r.Header)
-	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = a.Body.Close() }()
-	body, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stripe.Stripe{}.Answer(a.StatusCode, a.Header, body), a.Header, body
+	api.BaseURL, api.Version = f.URL, stripefake.Version
+	return api
 }
 
 // listed are the objects of a type, page by page, each read as a look at it is.
 func listed(t *testing.T, f *stripefake.Fake, account, objectType string, edit func(*provider.Call)) (ids []string) {
 	t.Helper()
-	p, src, api := stripe.Stripe{}, &provider.Source{}, withKey(stripefake.Key)
-	for cursor, pages := "", 0; ; pages++ {
-		c := p.ListObjects(src, api, account, objectType, time.Time{}, time.Time{}, cursor)
-		edit(&c)
-		v, h, body := ask(t, f, c)
-		if v.Kind != provider.Found || pages > 99 {
-			t.Fatalf("%s: page %d: %+v", objectType, pages, v)
+	all, _ := providertest.Listing{Lister: stripe.Stripe{}, Source: &provider.Source{}, API: fakeAPI(f), Account: account,
+		Type: objectType, Edit: edit}.Read(t)
+	for _, o := range all {
+		ids = append(ids, o.ObjectID)
+		if objectType == "v2.core.account" {
+			o.Body = whole(t, f, account, o.ObjectID)
 		}
-		page, next, err := p.ObjectPage(src, api, account, objectType, cursor, h, body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range page {
-			ids = append(ids, o.ObjectID)
-			if objectType == "v2.core.account" {
-				o.Body = whole(t, f, account, o.ObjectID)
-			}
-			if _, err := p.Snapshot(src, &provider.Snapshot{Account: account, ObjectType: objectType, ObjectID: o.ObjectID, Body: o.Body}); err != nil {
-				t.Errorf("%s %s: %v", objectType, o.ObjectID, err)
-			}
-		}
-		if cursor = next; next == "" {
-			return ids
+		snapshot := &provider.Snapshot{Account: account, ObjectType: objectType, ObjectID: o.ObjectID, Body: o.Body}
+		if _, err := (stripe.Stripe{}).Snapshot(&provider.Source{}, snapshot); err != nil {
+			t.Errorf("%s %s: %v", objectType, o.ObjectID, err)
 		}
 	}
+	return ids
 }
 
 // whole is an account of the second API as a look reads it: with what is null unless it is asked for.
@@ -260,7 +235,7 @@ func TestCanceledSubscriptionsAreListed(t *testing.T) {
 	f := stripefake.New(t, stripefake.Options{})
 	alive, canceled := f.Create("", "subscription", map[string]any{"status": "active"}), f.Create("", "subscription", map[string]any{"status": "active"})
 	f.Do("", canceled, "customer.subscription.deleted")
-	if got := listed(t, f, "", "subscription", func(*provider.Call) {}); !slices.Equal(got, []string{canceled, alive}) {
+	if got := listed(t, f, "", "subscription", nil); !slices.Equal(got, []string{canceled, alive}) {
 		t.Errorf("listed are %v", got)
 	}
 	if got := listed(t, f, "", "subscription", func(c *provider.Call) { c.Query.Del("status") }); !slices.Equal(got, []string{alive}) {

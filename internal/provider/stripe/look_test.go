@@ -3,6 +3,7 @@ package stripe_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
 // What GET answers, read by its type.
@@ -88,6 +90,113 @@ func TestLooksInBothModes(t *testing.T) {
 				}
 				object = strings.Replace(object, fmt.Sprint(live), "%t", 1)
 			}
+		}
+	}
+}
+
+// What lies below another object is read by what is known of it, and what shows that it is missing is its owner. The owner's mode is the key's; of an account's an event must tell.
+func TestLocate(t *testing.T) {
+	t.Parallel()
+	event := func(live bool, object string) string {
+		return fmt.Sprintf(`{"id": "evt_1", "object": "event", "type": "x", "created": 100, "livemode": %t, "data": {"object": %s}}`, live, object)
+	}
+	const card, outside, person = `{"object": "card", "id": "card_1", "customer": "cus_1"}`, `{"object": "card", "id": "card_1", "account": "acct_1", "customer": null}`, `{"object": "person", "account": "acct_1"}`
+	for name, c := range map[string]struct{ key, account, objectType, id, state, newest, want, proof string }{
+		"a customer's card":           {"sk_live_1", "", "card", "card_1", card, "", "/v1/customers/cus_1/sources/card_1", "/v1/customers/cus_1"},
+		"a connected account's":       {"sk_live_1", "acct_1", "card", "card_1", card, "", "acct_1 /v1/customers/cus_1/sources/card_1 Stripe-Account=acct_1", "acct_1 /v1/customers/cus_1 Stripe-Account=acct_1"},
+		"by its event":                {"sk_live_1", "", "card", "card_1", "", event(true, card), "/v1/customers/cus_1/sources/card_1", "/v1/customers/cus_1"},
+		"outside":                     {"sk_live_1", "acct_1", "card", "card_1", outside, event(true, outside), "acct_1 /v1/accounts/acct_1/external_accounts/card_1", "acct_1 /v1/accounts/acct_1"},
+		"outside, in no known mode":   {"sk_live_1", "acct_1", "bank_account", "ba_1", outside, "", "acct_1 /v1/accounts/acct_1/external_accounts/ba_1", ""},
+		"outside, in the other mode":  {"sk_live_1", "acct_1", "card", "card_1", outside, event(false, outside), "none", ""},
+		"another form of key":         {"key", "acct_1", "card", "card_1", outside, event(false, outside), "acct_1 /v1/accounts/acct_1/external_accounts/card_1", "acct_1 /v1/accounts/acct_1"},
+		"outside, unnamed":            {"sk_live_1", "acct_1", "bank_account", "ba_1", "", event(true, `{"object": "bank_account"}`), "acct_1 /v1/accounts/acct_1/external_accounts/ba_1", "acct_1 /v1/accounts/acct_1"},
+		"a person":                    {"rk_test_1", "acct_1", "person", "person_1", person, event(false, person), "acct_1 /v1/accounts/acct_1/persons/person_1", "acct_1 /v1/accounts/acct_1"},
+		"a person of unknown mode":    {"rk_test_1", "acct_1", "person", "person_1", person, "", "acct_1 /v1/accounts/acct_1/persons/person_1", ""},
+		"a refund of a fee":           {"sk_live_1", "", "fee_refund", "fr_1", `{"fee": "fee_1"}`, "", "/v1/application_fees/fee_1/refunds/fr_1", "/v1/application_fees/fee_1"},
+		"a source's transaction":      {"sk_live_1", "", "source_transaction", "srctxn_1", `{"source": "src_1", "livemode": true}`, "", "/v1/sources/src_1/source_transactions/srctxn_1", "/v1/sources/src_1"},
+		"of the other mode, by state": {"sk_live_1", "", "source_transaction", "srctxn_1", `{"source": "src_1", "livemode": false}`, "", "none", ""},
+		"a customer's cash":           {"sk_live_1", "", "customer_cash_balance_transaction", "ccsbtxn_1", `{"customer": "cus_1"}`, "", "/v1/customers/cus_1/cash_balance_transactions/ccsbtxn_1", "/v1/customers/cus_1"},
+		"nothing is known":            {"sk_live_1", "", "card", "card_1", "", "", "none", ""},
+		"no owner is known":           {"sk_live_1", "", "card", "card_1", `{"customer": null}`, event(true, `{"object": "card"}`), "none", ""},
+		"an owner that is a place":    {"sk_live_1", "", "card", "card_1", `{"customer": ".."}`, "", "none", ""},
+		"an id that is a place":       {"sk_live_1", "", "card", "..", card, "", "none", ""},
+		"what is read by its id":      {"sk_live_1", "", "customer", "cus_1", `{"customer": "cus_1"}`, "", "none", ""},
+	} {
+		var newest *provider.Stored
+		if c.newest != "" {
+			newest = &provider.Stored{Body: []byte(c.newest)}
+		}
+		call, proof, ok := stripe.Stripe{}.Locate(withKey(c.key), c.account, c.objectType, c.id, []byte(c.state), newest)
+		if got := line(call, ok); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if got := line(proof, true); strings.TrimSpace(got) != c.proof {
+			t.Errorf("%s: proof %s, want %s", name, got, c.proof)
+		}
+	}
+}
+
+// What lies below other objects is listed, each once, however much one of them has: and so is what has a test clock.
+func TestListsShowWhatLiesBelow(t *testing.T) {
+	t.Parallel()
+	const shop = "acct_1"
+	f := stripefake.New(t, stripefake.Options{Seed: 5, Accounts: []string{shop}})
+	f.Create(shop, "account", nil)
+	f.Create("", "account", nil)
+	below := map[string]string{"card": "customer", "tax_id": "customer", "fee_refund": "application_fee", "treasury.received_credit": "treasury.financial_account"}
+	fields := map[string]string{"card": "customer", "tax_id": "customer", "fee_refund": "fee", "treasury.received_credit": "financial_account"}
+	for _, account := range []string{"", shop} {
+		for objectType, owner := range below {
+			for _, n := range []int{23, 0, 1, 10, 0, 11, 8, 0, 0, 7} {
+				of := f.Create(account, owner, nil)
+				for range n {
+					f.Create(account, objectType, map[string]any{fields[objectType]: of})
+				}
+			}
+		}
+		for range 9 {
+			f.Create(account, "person", nil)
+			f.Create(account, "bank_account", nil)
+		}
+		for _, objectType := range []string{"customer", "subscription"} {
+			clock := f.Create(account, "test_helpers.test_clock", nil)
+			for range 12 {
+				f.Create(account, objectType, map[string]any{"test_clock": clock})
+			}
+		}
+	}
+	truth := map[string][]string{}
+	deleted := 0
+	for i, o := range f.Truth() {
+		if event := map[string]string{"card": "customer.source.deleted", "person": "person.deleted", "bank_account": "account.external_account.deleted"}[o.Type]; event != "" && i%7 == 0 {
+			f.Do(o.Account, o.ID, event)
+			deleted++
+			continue
+		}
+		account := o.Account
+		if o.Type == "account" {
+			account = strings.TrimPrefix(account+"/test", "/")
+		}
+		truth[account+" "+o.Type] = append(truth[account+" "+o.Type], o.ID)
+	}
+	delete(truth, " person") // nothing tells the name of the key's own account
+	delete(truth, " bank_account")
+	if deleted < 10 || len(truth) < 20 {
+		t.Fatalf("%d are deleted, of %d types", deleted, len(truth))
+	}
+	for what, want := range truth {
+		account, objectType, _ := strings.Cut(what, " ")
+		if _, ok := (stripe.Stripe{}).Lists(&provider.Source{}, withKey(stripefake.Key), account)[objectType]; !ok {
+			t.Errorf("%s is not listed", what)
+			continue
+		}
+		got := listed(t, f, account, objectType, func(c *provider.Call) {
+			if c.Query.Has("limit") {
+				c.Query.Set("limit", "7")
+			}
+		})
+		if slices.Sort(want); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+			t.Errorf("of %s are listed %v, in truth there are %v", what, got, want)
 		}
 	}
 }

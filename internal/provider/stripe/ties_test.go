@@ -2,12 +2,13 @@ package stripe_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -82,17 +83,41 @@ func TestWithinOneSecond(t *testing.T) {
 			for i, h := range test.events {
 				inputs[i] = h.input(t)
 			}
-			last := inputs[len(inputs)-1].State
-			rapid.Check(t, func(t *rapid.T) {
-				order := append(rapid.Permutation(inputs).Draw(t, "order"), rapid.SliceOfN(rapid.SampledFrom(inputs), 0, 3).Draw(t, "again")...)
-				row := versioning.NewRow()
-				for _, in := range order {
-					versioning.Apply(&row, in)
-				}
-				if row.Ambiguous != test.ambiguous || !test.ambiguous && row.State.Hash != last.Hash {
-					t.Fatalf("ends as %s, ambiguous %v; want %s, %v", row.State.JSON, row.Ambiguous, last.JSON, test.ambiguous)
-				}
-			})
+			providertest.Ends(t, inputs, test.ambiguous)
 		})
+	}
+}
+
+// varied is what the n-th event of a sample says.
+func varied(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
+	t.Helper()
+	v, err := stripe.Stripe{}.Vary(s, n, at, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := observe(&provider.Source{}, string(v.Body))
+	if err != nil {
+		t.Fatalf("observe %s: %v", s.Type, err)
+	}
+	in, err := versioning.FromObservation(o, at.Add(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// Updates of one second name the one before as what they changed, so that their order can be told.
+func TestVariedUpdatesFormAChain(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_790_000_000, 0)
+	for _, s := range (stripe.Stripe{}).Samples() {
+		if !strings.HasSuffix(s.Type, ".updated") || strings.HasPrefix(s.Type, "v2.") {
+			continue
+		}
+		var chain []versioning.Input
+		for n := range 4 {
+			chain = append(chain, varied(t, s, n+1, at))
+		}
+		providertest.Ends(t, chain, false)
 	}
 }

@@ -1,18 +1,14 @@
 package zoom_test
 
 import (
-	"flag"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/zoom"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 const validation = `{"event":"endpoint.url_validation","event_ts":1780304300000,"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`
 
@@ -24,12 +20,15 @@ const (
 
 func suite() providertest.Suite {
 	return providertest.Suite{
-		Provider: zoom.New(),
-		Source: &provider.Source{Name: "zoom", Secrets: []provider.Secret{
-			{Name: "new", Value: []byte("zoom_new")}, {Name: "old", Value: []byte("zoom_old")}}},
+		Provider:    zoom.New(),
+		Source:      providertest.Source("zoom", "zoom_new", "zoom_old"),
 		Signature:   "X-Zm-Signature",
 		Dated:       true,
 		ContentKeys: []string{"*"},
+		// The signature was made with Python's hmac.
+		Vectors: []providertest.Vector{{Secret: "zoom_vector", Body: `{"event":"meeting.started"}`, At: 1739923528,
+			Headers: map[string]string{"X-Zm-Request-Timestamp": "1739923528",
+				"X-Zm-Signature": "v0=fa537a0657be6aecfa0dda02d7c8bd754a516e49d48752fad008a542132bf326"}}},
 		Greetings: []providertest.Greeting{{Name: "endpoint.url_validation", Sample: provider.Sample{Type: "endpoint.url_validation", Body: []byte(validation)},
 			Want: &provider.Reply{ContentType: "application/json", Body: []byte(newAnswer)}}},
 	}
@@ -37,28 +36,7 @@ func suite() providertest.Suite {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	providertest.Run(t, suite())
-}
-
-func TestSamplesAreReadAsBefore(t *testing.T) {
-	t.Parallel()
-	providertest.Golden(t, suite(), "testdata/samples.golden", *update)
-}
-
-func TestSamplesInAnyOrder(t *testing.T) {
-	t.Parallel()
-	providertest.AnyOrder(t, suite())
-}
-
-// The signature was made with Python's hmac.
-func TestVector(t *testing.T) {
-	t.Parallel()
-	src := &provider.Source{Secrets: []provider.Secret{{Name: "vector", Value: []byte("zoom_vector")}}}
-	d := &provider.Delivery{Body: []byte(`{"event":"meeting.started"}`), ReceivedAt: time.Unix(1739923528, 0), Header: http.Header{"X-Zm-Request-Timestamp": {"1739923528"},
-		"X-Zm-Signature": {"v0=fa537a0657be6aecfa0dda02d7c8bd754a516e49d48752fad008a542132bf326"}}}
-	if v, err := zoom.New().Verify(src, d); err != nil || v.Scheme != "zoom-v0" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
+	providertest.Conform(t, suite())
 }
 
 // While a secret is changed, the answer is made with the one that the question was signed with.

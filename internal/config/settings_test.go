@@ -1,0 +1,322 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/provider/all"
+)
+
+const spoolExample = `
+database: {url: "postgres://postern:pw@localhost/postern"}
+ingest: {spool: {dir: %q, unsafe_dir: %t}}
+sources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}
+`
+
+// A spool's folder is the same wherever the process starts, and is still there when the machine has started again.
+func TestSpoolFoldersOutliveTheMachine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		dir    string
+		unsafe bool
+		want   string
+	}{
+		"none":                 {dir: ""},
+		"on a disk":            {dir: "/nonexistent/spool"},
+		"not from the top":     {dir: "spool", want: "line 3: ingest.spool.dir: spool depends on the folder"},
+		"not from the top, on": {dir: "./spool", unsafe: true, want: "write the whole path"},
+		"temporary":            {dir: "/tmp/postern/spool", want: "/tmp/postern/spool is in /tmp, which is emptied at a start"},
+		"itself":               {dir: "/tmp", want: "unsafe_dir: true"},
+		"by a detour":          {dir: "/nonexistent/../tmp/spool", want: "is in /tmp"},
+		"temporary, on":        {dir: "/tmp/postern/spool", unsafe: true},
+		"begins alike":         {dir: "/tmpfiles/spool"},
+	} {
+		_, err := config.Parse(fmt.Appendf(nil, spoolExample, c.dir, c.unsafe), environment())
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// What may not be meant is told, and what a spool holds already needs no more room.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	const tooMuch = 4 << 40
+	dir := filepath.Join(t.TempDir(), "spool")
+	c := config.Default()
+	if got := c.Warnings(); got != nil {
+		t.Errorf("of nothing: %q", got)
+	}
+	c.Ingest.Spool = config.Spool{Dir: dir, MaxBytes: tooMuch, UnsafeDir: true}
+	got := strings.Join(c.Warnings(), "\n")
+	if !strings.Contains(got, "ingest.spool.unsafe_dir is on") || !strings.Contains(got, "MiB are free for "+dir+", and 4194304 MiB may be needed") {
+		t.Errorf("warns %q", got)
+	}
+	if diff := cmp.Diff([]string{"ingest.spool.unsafe_dir"}, c.Unsafe()); diff != "" {
+		t.Error(diff)
+	}
+
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	held := filepath.Join(dir, "1.spool")
+	write(t, held, "")
+	if err := os.Truncate(held, tooMuch); err != nil { // without taking room
+		t.Fatal(err)
+	}
+	if got := strings.Join(c.Warnings(), "\n"); strings.Contains(got, "free") {
+		t.Errorf("warns %q of a spool that is full already", got)
+	}
+}
+
+// No address may want commits that are not durable, however it is written.
+func TestDurabilityIsNoSetting(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{
+		"postgres://u@h/d?synchronous_commit=off", "postgres://u@h/d?options=-c%20synchronous_commit%3Doff", "postgres://u@h/d?options=--Synchronous-Commit%3dlocal",
+		"postgres://u@h/d?options=-c%20synchronous%5fcommit%3Doff", "host=h dbname=d synchronous_commit=off",
+		"postgres://u@h/d?options=-c%20default%5ftransaction_isolation%3Dserializable",
+	} {
+		for _, setting := range []string{"url", "maintenance_url"} {
+			text := fmt.Sprintf("database: {url: 'postgres://u@h/d', %s: '%s'}\n", setting, address)
+			if setting == "url" {
+				text = fmt.Sprintf("database: {url: '%s'}\n", address)
+			}
+			_, err := config.Parse([]byte(text), environment())
+			if err == nil || !strings.Contains(err.Error(), "database."+setting+": names ") {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+}
+
+func TestNetworksAndRatesReachTheirSources(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(`
+database: {url: postgres://x}
+ingest:
+  trusted_proxies: [127.0.0.1, '::1', fd00::/8]
+sources:
+  a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], allow_from: [192.0.2.0/24], rate_limit: {per_second: 7}}
+  b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], rate_limit: {per_second: 7, burst: 2}}
+  c: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}
+`), environment("POSTERN_SOURCES_B_ALLOW_FROM=192.0.2.7, 2001:db8::/32", "POSTERN_SOURCES_C_RATE_LIMIT_PER_SECOND=9"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(c.Ingest.Proxies()); got != "[127.0.0.1/32 ::1/128 fd00::/8]" {
+		t.Errorf("proxies %s", got)
+	}
+	for i, want := range []string{"[192.0.2.0/24] {7 7}", "[192.0.2.7/32 2001:db8::/32] {7 2}", "[] {9 9}"} {
+		e := c.Endpoints()[i]
+		if got := fmt.Sprint(e.AllowFrom, e.RateLimit); got != want {
+			t.Errorf("source %s: %s, want %s", e.Source.Name, got, want)
+		}
+	}
+}
+
+// A schedule has its defaults, its parameters are texts whatever YAML takes them for, and variables win.
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(`database: {url: postgres://x}
+schedules:
+  nightly:
+    job: replay
+    cron: "30 3 * * *"
+    parameters: {source: shop, rate: 50, since: 25h, publish: true}
+`), environment("POSTERN_SCHEDULES=weekly", "POSTERN_SCHEDULES_WEEKLY_JOB=replay", "POSTERN_SCHEDULES_WEEKLY_CRON=0 4 * * 1", "POSTERN_SCHEDULES_WEEKLY_OVERLAP=queue",
+		"POSTERN_SCHEDULES_WEEKLY_PARAMETERS=source=shop,type=invoice.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]*config.Schedule{
+		"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run", Parameters: map[string]string{"source": "shop", "rate": "50", "since": "25h", "publish": "true"}},
+		"weekly":  {Job: "replay", Cron: "0 4 * * 1", TimeZone: "UTC", Overlap: "queue", Missed: "run", Parameters: map[string]string{"source": "shop", "type": "invoice.*"}},
+	}
+	if diff := cmp.Diff(want, c.Schedules); diff != "" {
+		t.Error(diff)
+	}
+	for path, place := range map[string]string{"schedules.nightly.parameters.rate": "line 6: schedules.nightly.parameters.rate: x", "schedules.weekly.job": "POSTERN_SCHEDULES_WEEKLY_JOB: x"} {
+		if err := c.Locate(errors.Join(&config.Problem{Path: path, Msg: "x"})); err.Error() != place {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := config.Default().Locate(&config.Problem{Path: "a", Msg: "x"}); err.Error() != "a: x" {
+		t.Error(err)
+	}
+	if err := c.Locate(nil); err != nil {
+		t.Error(err)
+	}
+	if text := c.String(); !strings.Contains(text, "30 3 * * *") {
+		t.Error(text)
+	}
+}
+
+func TestRedactURL(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"postgres://u:pw@h:5432/db?sslmode=require": "postgres://u:[hidden]@h:5432/db?sslmode=require",
+		"postgres://u@h/db":                         "postgres://u@h/db",
+		"postgres://h/db":                           "postgres://h/db",
+		"postgres://u:p@w/x@h/db":                   "postgres://u:[hidden]@h/db",
+		"postgres://u:pw@h1:1,h2:2/db":              "postgres://u:[hidden]@h1:1,h2:2/db",
+		"postgres:///db?user=u&password=pw&x=1":     "postgres:///db?user=u&password=[hidden]&x=1",
+		"host=h user=u password='p w' dbname=d":     "host=h user=u password=[hidden] dbname=d",
+		"host=h sslpassword=pw":                     "host=h sslpassword=[hidden]",
+		"nats://u:pw@a:4222,nats://token@b:4222,c":  "nats://u:[hidden]@a:4222,nats://[hidden]@b:4222,c",
+		"": "",
+	} {
+		if got := config.RedactURL(in); got != want {
+			t.Errorf("RedactURL(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestNoWayOfPrintingShowsASecret(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte("database: {url: 'postgres://u:s3cret@h/d'}\nnats: {url: 'nats://s3cret@h'}\n"+
+		"sources: {a: {provider: stripe, secrets: [{name: n, value: whsec_s3cret_of_a_test}]"+
+		", api: {key: {value: s3cret}}}"+
+		", b: {provider: hmac, secrets: [{name: n, value: whsec_s3cret_of_a_test}], scheme: {header: X-S}"+
+		", handshake: {challenge: {echo: query:c, token: {from: query:t, value: s3cret}}}}}\n"), environment())
+	if err != nil || !strings.Contains(c.String(), "query:t") {
+		t.Fatal(err, c)
+	}
+	var out bytes.Buffer
+	for _, log := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)), slog.New(slog.NewJSONHandler(&out, nil))} {
+		log.Info("config", "config", c, "database", c.Database, "source", c.Sources["a"], "secret", c.Sources["a"].Secrets[0],
+			"api", c.Endpoints()[0].API, "key", c.Sources["a"].API.Key)
+	}
+	fmt.Fprint(&out, c)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		fmt.Fprintf(&out, verb, c.Database)
+		fmt.Fprintf(&out, verb, *c.Sources["a"])
+		fmt.Fprintf(&out, verb, c.Sources["a"].Secrets)
+		fmt.Fprintf(&out, verb, c.Sources["a"].API)
+		fmt.Fprintf(&out, verb, *c.Endpoints()[0].API)
+	}
+	b, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Write(b)
+	if strings.Contains(out.String(), "s3cret") {
+		t.Fatal(out.String())
+	}
+	for _, bytesOfSecret := range []string{"115 51 99", "0x73, 0x33", fmt.Sprintf("%x", "s3cret")} {
+		if strings.Contains(out.String(), bytesOfSecret) {
+			t.Fatalf("the secret's bytes are shown: %s", out.String())
+		}
+	}
+}
+
+func TestTemplateLoadsOnceItsSecretIsSet(t *testing.T) {
+	t.Parallel()
+	c, err := config.Parse([]byte(config.Template()), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test", "POSTERN_DB_PASSWORD=x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := c.Endpoints(); len(e) != 1 || e[0].Source.Name != "stripe" || string(e[0].Source.Secrets[0].Value) != "whsec_secret_of_a_test" {
+		t.Fatalf("sources: %v", c.Sources)
+	}
+	_, err = config.Parse([]byte(config.Template()), environment())
+	if err == nil || !strings.Contains(err.Error(), "STRIPE_WEBHOOK_SECRET is not set") {
+		t.Fatalf("without its secret: %v", err)
+	}
+}
+
+// Every commented-out setting of the template must be one there is.
+func TestTemplateWithEverythingSwitchedOn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"shopify.secret", "postern.creds", "tls.crt", "tls.key"} {
+		write(t, filepath.Join(dir, name), "secret of a test")
+	}
+	var lines []string
+	for line := range strings.Lines(strings.ReplaceAll(config.Template(), "/etc/postern", dir)) {
+		bare := strings.TrimLeft(line, " ")
+		for _, setting := range []string{"# credentials:", "# replicas:", "# tls:", "# listen:", "# shopify:", "# acme:", "#   "} {
+			if strings.HasPrefix(bare, setting) {
+				line = strings.Replace(line, "# ", "", 1)
+				break
+			}
+		}
+		lines = append(lines, line)
+	}
+	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test", "ACME_WEBHOOK_SECRET=secret of a test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Endpoints()) != 3 || c.NATS.Replicas != 3 || c.Ingest.TLS.Key == "" || c.Admin.Listen == "" {
+		t.Fatalf("not everything was switched on: %v", c)
+	}
+}
+
+func TestDemoSourcesCoverEveryProviderAndAreRefusedElsewhere(t *testing.T) {
+	t.Parallel()
+	demo := &config.Config{Sources: config.DemoSources()}
+	names := map[string]string{}
+	for _, e := range demo.Endpoints() {
+		names[e.Source.Name] = e.Provider.Name()
+		if err := e.Provider.Check(e.Source); err != nil {
+			t.Errorf("%s: %v", e.Source.Name, err)
+		}
+		value := string(e.Source.Secrets[0].Value)
+		_, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {a: {provider: "+e.Provider.Name()+", accounts: ['*'], secrets: [{name: n, value: "+value+"}]}}"), environment())
+		if err == nil || !strings.Contains(err.Error(), "demo secret") {
+			t.Errorf("%s is not refused: %v", value, err)
+		}
+	}
+	want := map[string]string{}
+	for _, p := range all.All() {
+		want[p.Name()] = p.Name()
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestInstanceIsReadAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {mine: {provider: shopify, accounts: [a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Sources["stripe"] = config.DemoSources()["stripe"]
+	want := &config.Instance{DatabaseURL: "postgres://x?a=b&c=d", NATSURL: "nats://x", IngestURL: "http://i", AdminURL: "http://a", PID: 7, Sources: c.InstanceSources()}
+	if _, err := config.ReadInstance(dir); err == nil || !strings.Contains(err.Error(), "postern dev --dir "+dir) {
+		t.Errorf("no instance: %v", err)
+	}
+	for range 2 {
+		if err := config.WriteInstance(dir, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, config.InstanceFile)); err != nil || !strings.Contains(string(text), `"postgres://x?a=b&c=d"`) {
+		t.Errorf("a URL can be copied out of the file: %v\n%s", err, text)
+	}
+	got, err := config.ReadInstance(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if s := got.Sources["mine"]; s.Secret != "" || s.Account != "a.myshopify.com" {
+		t.Errorf("a real secret must not be written: %+v", s)
+	}
+	if got.Sources["stripe"].Secret != config.DemoStripeSecret {
+		t.Errorf("the demo secret is missing: %+v", got.Sources["stripe"])
+	}
+}
