@@ -91,9 +91,7 @@ func TestSecrets_ofFiles_areRejectedByTheirContent(t *testing.T) {
 	write(t, file, "whsec_\n")
 	text := "database: {url: postgres://x}\nsources:\n  a: {provider: stripe, secrets: [{name: n, file: '" + file + "'}]}\n"
 	want := `line 3: sources.a.secrets.0: secret "n": has fewer than 8 bytes`
-	if _, err := config.Parse([]byte(text), environment()); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want %q", err, want)
-	}
+	refused(t, text, want)
 	c := &config.Config{Sources: config.DemoSources()}
 	want = `sources.stripe.secrets.0: secret "file": has fewer than 8 bytes`
 	if err := c.ReplaceSecret("stripe", file); err == nil || !strings.Contains(err.Error(), want) {

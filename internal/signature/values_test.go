@@ -293,6 +293,22 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+func TestMustPanics(t *testing.T) {
+	t.Parallel()
+	for name, must := range map[string]func(){
+		"ref": func() { signature.MustRef("x") }, "template": func() { signature.MustTemplate("{x}") },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("no panic: %s", name)
+				}
+			}()
+			must()
+		}()
+	}
+}
+
 // BenchmarkVerify proves an ordinary delivery: a dated header, 2.4 KB of JSON.
 func BenchmarkVerify(b *testing.B) {
 	r := signature.Request{Header: http.Header{}, Body: bytes.Repeat([]byte(`{"id":"evt"}`), 200), ReceivedAt: time.Unix(signedAt, 0)}

@@ -75,21 +75,6 @@ func TestMatches(t *testing.T) {
 	})
 }
 
-func TestMatchesInWords(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		pattern, text string
-		want          bool
-	}{
-		{"order.*", "order.paid", true}, {"order.*", "order", false}, {"*", "", true}, {"*", "any", true}, {"", "any", false},
-		{"*a*", "b", false}, {"*a*", "bab", true}, {"a*b*b", "abb", true}, {"a*b*b", "ab", false}, {"*.deleted", "x.deleted.y", false},
-	} {
-		if declared.Matches([]string{tc.pattern}, tc.text) != tc.want {
-			t.Errorf("%q fits %q: %v", tc.text, tc.pattern, !tc.want)
-		}
-	}
-}
-
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	const none = "the event carries no version and no time, so it has no place in the order"

@@ -75,16 +75,16 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// Every type of the table of objects can be read, or is among those that say why not.
+// Every type of the tables of objects and lists can be read, or is among those that say why not, which no list has.
 func TestEveryTypeIsReadOrLeftOut(t *testing.T) {
 	t.Parallel()
 	leftOut := []string{"application", "billing.alert_triggered", "billing_portal.session", "discount", "entitlements.active_entitlement_summary"}
-	for _, objectType := range stripe.TypeNames() {
+	for _, objectType := range append(stripe.TypeNames(), stripe.ListTypes()...) {
 		_, ok := stripe.Stripe{}.Fetch(&provider.Source{}, withKey("k"), "acct_1", objectType, "a:b")
 		if !ok {
 			_, _, ok = stripe.Stripe{}.Locate(withKey("k"), "acct_1", objectType, "a", []byte(`{"account": "acct_1", "fee": "fee_1"}`), nil)
 		}
-		if ok == slices.Contains(leftOut, objectType) {
+		if ok == slices.Contains(leftOut, objectType) || !ok && slices.Contains(stripe.ListTypes(), objectType) {
 			t.Errorf("%s: read %v", objectType, ok)
 		}
 	}
