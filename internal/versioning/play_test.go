@@ -27,9 +27,13 @@ type choices struct{ t *rapid.T }
 
 func (c choices) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(c.t, "choice") }
 
-// everywhere checks a property for many fixed seeds, and for choices of rapid's, which shrinks what fails.
+// everywhere checks a property for many fixed seeds, a quarter of them with -short, and for choices of rapid's, which
+// shrinks what fails.
 func everywhere(t *testing.T, seeds int, property func(fataler, sim.Chooser)) {
 	t.Helper()
+	if testing.Short() {
+		seeds /= 4
+	}
 	t.Run("seeds", func(t *testing.T) {
 		t.Parallel()
 		for seed := range seeds {
