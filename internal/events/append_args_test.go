@@ -1,10 +1,13 @@
 package events_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,11 +54,7 @@ func TestColumnsAreWhatWasAppended(t *testing.T) {
 	}
 	modes := []string{"cache_statement", "exec", "cache_describe"}
 	for _, mode := range modes {
-		pool, err := pgxpool.New(t.Context(), b.db.URL+"&search_path=postern&default_query_exec_mode="+mode)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer pool.Close()
+		pool := b.connect(t, "default_query_exec_mode="+mode)
 		var batch []events.Delivery
 		for _, w := range wants {
 			d := b.delivery(w.Body, mode+w.Key)
@@ -96,9 +95,8 @@ func TestClaimedTimesBeyondAreNone(t *testing.T) {
 		d.Events[0].OccurredAt = time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
 		b.append(t, d)
 	}
-	var none int
-	if err := b.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM events WHERE occurred_at IS NULL").Scan(&none); err != nil || none != 4 {
-		t.Errorf("%d of 4 events without a time of their own, %v", none, err)
+	if n := b.count(t, "events WHERE occurred_at IS NULL"); n != 4 {
+		t.Errorf("%d of 4 events without a time of their own", n)
 	}
 }
 
@@ -134,16 +132,12 @@ func TestBodiesLieInTheirRows(t *testing.T) {
 func TestAppendIsPlannedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	pool, err := pgxpool.New(t.Context(), b.db.URL+"&pool_max_conns=1&search_path=postern")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := b.connect(t, "pool_max_conns=1")
 	for i := range 20 {
 		b.mustAppend(t, pool, noise(10+i))
 	}
 	var custom, generic int
-	err = pool.QueryRow(t.Context(), `SELECT custom_plans, generic_plans FROM pg_prepared_statements
+	err := pool.QueryRow(t.Context(), `SELECT custom_plans, generic_plans FROM pg_prepared_statements
 		WHERE statement LIKE '%INSERT INTO events%' AND statement NOT LIKE '%pg_prepared_statements%'`).Scan(&custom, &generic)
 	if err != nil || custom != 0 || generic < 20 {
 		t.Errorf("%d plans for one batch and %d runs of the general one, %v", custom, generic, err)
@@ -154,11 +148,7 @@ func TestAppendIsPlannedOnce(t *testing.T) {
 func TestAppendPreparesAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	pool, err := pgxpool.New(t.Context(), b.db.URL+"&pool_max_conns=1&search_path=postern")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := b.connect(t, "pool_max_conns=1")
 	for i, meddle := range []string{"SELECT 1", "DEALLOCATE ALL", "DEALLOCATE ALL", "DISCARD PLANS"} {
 		if _, err := pool.Exec(t.Context(), meddle, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatal(err)
@@ -212,5 +202,156 @@ func TestEachDeliveryKeepsItsProof(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("how events came (-want +got):\n%s", diff)
+	}
+}
+
+// Where there is no standby an append of duplicates is one message to the database, as that of new events is: a flood of them costs no more.
+func TestDuplicatesCostOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	sent := b.counted(t)
+	b.append(t, b.delivery("before", "before")) // which prepares the statement
+	for _, c := range []struct {
+		what  string
+		batch []events.Delivery
+		want  int64
+	}{
+		{"new", []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "c")}, 1},
+		{"all there", []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "c")}, 1},
+		{"all there, and twice", []events.Delivery{b.delivery("one", "a"), b.delivery("one", "a"), b.delivery("two", "c")}, 1},
+		{"some new", []events.Delivery{b.delivery("one", "a"), b.delivery("three", "d")}, 1},
+	} {
+		before := sent.Load()
+		b.append(t, c.batch...)
+		if n := sent.Load() - before; n != c.want {
+			t.Errorf("%s: %d messages, want %d", c.what, n, c.want)
+		}
+	}
+}
+
+// counted makes the gateway's sessions anew, and counts what they send.
+func (b *testBundle) counted(t *testing.T) *atomic.Int64 {
+	t.Helper()
+	var sent atomic.Int64
+	cfg := b.gateway.Config()
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return counting{conn, &sent}, err
+	}
+	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b.gateway = pool
+	return &sent
+}
+
+// counting counts the messages over a connection.
+type counting struct {
+	net.Conn
+	sent *atomic.Int64
+}
+
+func (c counting) Write(p []byte) (int, error) {
+	c.sent.Add(1)
+	return c.Conn.Write(p)
+}
+
+// A flood of duplicates takes no ids: each taken one would cost a transaction id and a record in PostgreSQL's log of writes.
+func TestDuplicatesBurnNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var flood []events.Delivery
+	for i := range 40 {
+		flood = append(flood, b.delivery("same", fmt.Sprint("k", i%10)))
+	}
+	b.append(t, flood...)
+	used := func() (n int64) {
+		if err := b.db.Pool.QueryRow(t.Context(), `SELECT last_value FROM event_sequence`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := used()
+	for range 50 {
+		for _, r := range b.append(t, flood...) {
+			if !r[0].Duplicate || r[0].Conflict || r[0].ID == 0 {
+				t.Fatalf("receipt %+v", r[0])
+			}
+		}
+	}
+	if after := used(); after != before { // 500 new ids would be more than a session takes at once
+		t.Errorf("the sequence went from %d to %d", before, after)
+	}
+}
+
+// Twins in one batch get what the first of them got; one that differs is kept beside it, whether the key is new or known.
+func TestTwinsInOneBatch(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for round := range 2 {
+		// The second delivery brings nothing new but its conflict; the third shares a key with the first and has one of its own.
+		batch := []events.Delivery{b.delivery("one", "a", "b"), b.delivery("two", "a"), b.delivery("three", "b", "c"), b.delivery("one", "a", "b")}
+		r := b.append(t, batch...)
+		duplicate := round == 1
+		for _, c := range []struct {
+			delivery, place     int
+			like                events.Receipt
+			duplicate, conflict bool
+		}{
+			{0, 0, r[0][0], duplicate, false}, {0, 1, r[0][1], duplicate, false},
+			{1, 0, r[0][0], true, true},
+			{2, 0, r[0][1], true, true}, {2, 1, r[2][1], duplicate, false},
+			{3, 0, r[0][0], true, false}, {3, 1, r[0][1], true, false},
+		} {
+			got := r[c.delivery][c.place]
+			if got.ID != c.like.ID || got.ID == 0 || got.Duplicate != c.duplicate || got.Conflict != c.conflict {
+				t.Errorf("round %d, delivery %d, event %d: %+v", round, c.delivery, c.place, got)
+			}
+		}
+		recs, err := events.Read(t.Context(), b.gateway, []int64{r[0][0].ID, r[0][1].ID, r[2][1].ID}, events.AnyBody)
+		if err != nil || len(recs) != 3 {
+			t.Fatalf("%d records, %v", len(recs), err)
+		}
+		for _, rec := range recs {
+			if want := map[string]string{"a": "one", "b": "one", "c": "three"}[rec.Key]; string(rec.Body) != want {
+				t.Errorf("event %s has body %q, want %q", rec.Key, rec.Body, want)
+			}
+		}
+	}
+	b.wantCounts(t, 3, 2)
+	if n := b.count(t, "events WHERE body IS NOT NULL"); n != 2 {
+		t.Errorf("%d bodies are stored for two deliveries with new events", n)
+	}
+}
+
+// An event belongs to its source: another source's event with the same id is another event.
+func TestAppend_idOfAnotherSource_isNoDuplicate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"other": "shopify"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := func(key string) events.Delivery {
+		d := b.delivery("of the other", key)
+		d.Source = known.Number["other"]
+		return d
+	}
+	stored := b.append(t, b.delivery("of the shop", "a"))
+	stored = append(stored, b.append(t, other("a"))...)                                 // an earlier commit has the id
+	stored = append(stored, b.append(t, b.delivery("of the shop", "b"), other("b"))...) // its own batch has it
+	for i, r := range stored {
+		if r[0].Duplicate || r[0].Conflict {
+			t.Errorf("append %d: %+v, want a new event", i, r[0])
+		}
+	}
+	for i, r := range b.append(t, other("a"), other("b")) {
+		if want := stored[2*i+1][0].ID; r[0].ID != want || !r[0].Duplicate || r[0].Conflict {
+			t.Errorf("again: %+v, want a duplicate of event %d", r[0], want)
+		}
 	}
 }

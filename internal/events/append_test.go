@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -56,33 +56,15 @@ func (b *testBundle) append(t *testing.T, ds ...events.Delivery) [][]events.Rece
 	return r
 }
 
-func (b *testBundle) count(t *testing.T, table string) (n int) {
-	t.Helper()
-	if err := b.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil {
+// count is how many rows of a table there are, or of what follows it in a query.
+func (b *testBundle) count(t interface {
+	Context() context.Context
+	Fatal(...any)
+}, from string) (n int) {
+	if err := b.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM "+from).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
-}
-
-func TestAppendStoresEachKeyOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	first := b.append(t, b.delivery("one", "k1"), b.delivery("two", "k2"), b.delivery("one", "k1"))
-	if first[0][0].ID != first[2][0].ID || first[0][0].Duplicate == first[2][0].Duplicate {
-		t.Errorf("twins in one batch: %+v and %+v", first[0][0], first[2][0])
-	}
-	again := b.append(t, b.delivery("two", "k2"))
-	want := first[1][0]
-	want.Duplicate = true
-	if diff := cmp.Diff(want, again[0][0]); diff != "" {
-		t.Errorf("receipt of the second delivery (-want +got):\n%s", diff)
-	}
-	if n := b.count(t, "events"); n != 2 {
-		t.Errorf("%d events, want 2", n)
-	}
-	if n := b.count(t, "event_conflicts"); n != 0 {
-		t.Errorf("%d conflicts, want none", n)
-	}
 }
 
 func TestAppendReadsBackExactly(t *testing.T) {
@@ -105,26 +87,12 @@ func TestAppendReadsBackExactly(t *testing.T) {
 	}
 }
 
-func TestSeveralEventsShareOneBody(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.append(t, b.delivery("earlier", "k2"))
-	r := b.append(t, b.delivery("batch", "k1", "k2", "k3"))[0]
-	if r[0].Duplicate || !r[1].Duplicate || !r[1].Conflict || r[2].Duplicate {
-		t.Fatalf("receipts %+v", r)
-	}
-	recs, err := events.Read(t.Context(), b.gateway, []int64{r[0].ID, r[2].ID}, events.AnyBody)
-	if err != nil || len(recs) != 2 {
-		t.Fatalf("%d records, %v", len(recs), err)
-	}
-	for _, rec := range recs {
-		if string(rec.Body) != "batch" {
-			t.Errorf("event %s has body %q", rec.Key, rec.Body)
-		}
-	}
-	var bodies int
-	if err := b.db.Pool.QueryRow(t.Context(), "SELECT count(body) FROM events WHERE event_id IN ('k1', 'k3')").Scan(&bodies); err != nil || bodies != 1 {
-		t.Errorf("%d bodies stored for one delivery, want 1 (%v)", bodies, err)
+// wantCounts fails unless the log has as many events, with a key each, and as many conflicts.
+func (b *testBundle) wantCounts(t *testing.T, events, conflicts int) {
+	t.Helper()
+	if n, keys, c := b.count(t, "events"), b.count(t, "event_keys"), b.count(t, "event_conflicts"); n != events ||
+		keys != events || c != conflicts {
+		t.Errorf("%d events, %d keys and %d conflicts, want %d of both and %d", n, keys, c, events, conflicts)
 	}
 }
 
@@ -138,10 +106,10 @@ func TestConflictKeepsBoth(t *testing.T) {
 			t.Fatalf("receipt %+v", r)
 		}
 	}
-	var kept, stored string
-	err := b.db.Pool.QueryRow(t.Context(), "SELECT convert_from(c.body, 'UTF8'), convert_from(e.body, 'UTF8') FROM event_conflicts c JOIN events e ON e.id = c.event").Scan(&kept, &stored)
-	if err != nil || kept != "second" || stored != "first" {
-		t.Errorf("kept %q beside %q, %v", kept, stored, err)
+	kept := b.db.Rows(t, `SELECT convert_from(c.body, 'UTF8') || ' beside ' || convert_from(e.body, 'UTF8')
+		FROM event_conflicts c JOIN events e ON e.id = c.event`)
+	if !slices.Equal(kept, []string{"second beside first"}) {
+		t.Errorf("kept %q", kept)
 	}
 }
 
@@ -171,8 +139,8 @@ func TestTwoHundredTwinsMakeOneEvent(t *testing.T) {
 			t.Fatalf("receipts differ: %+v and %+v", r, receipts[0])
 		}
 	}
-	if news != 1 || b.count(t, "events") != 1 || b.count(t, "event_keys") != 1 {
-		t.Errorf("%d of 200 were told that theirs is new; %d events, %d keys", news, b.count(t, "events"), b.count(t, "event_keys"))
+	if b.wantCounts(t, 1, 0); news != 1 {
+		t.Errorf("%d of 200 were told that theirs is new", news)
 	}
 }
 
@@ -203,10 +171,8 @@ func TestOverlappingBatches(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	var orphans int
-	err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM event_keys k FULL JOIN events e ON e.id = k.id WHERE e.id IS NULL OR k.id IS NULL`).Scan(&orphans)
-	if err != nil || orphans != 0 {
-		t.Errorf("%d keys without event or events without key, %v", orphans, err)
+	if n := b.count(t, "event_keys k FULL JOIN events e ON e.id = k.id WHERE e.id IS NULL OR k.id IS NULL"); n != 0 {
+		t.Errorf("%d keys without event or events without key", n)
 	}
 }
 
@@ -215,14 +181,9 @@ func TestFailingCommitGivesNoReceipt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, b.delivery("x", "before")) // makes the partition
-	for _, sql := range []string{
-		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$`,
-		`CREATE CONSTRAINT TRIGGER late AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`,
-	} {
-		if _, err := b.db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.db.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$`)
+	b.db.Exec(t, `CREATE CONSTRAINT TRIGGER late AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	if r, err := events.Append(t.Context(), b.gateway, []events.Delivery{b.delivery("x", "k")}); err == nil {
 		t.Errorf("receipts %+v of an append that was not committed", r)
 	}
@@ -238,9 +199,7 @@ func TestPlansFromEmptyTablesStayRight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			if _, err := b.db.Pool.Exec(t.Context(), prepare); err != nil {
-				t.Fatal(err)
-			}
+			b.db.Exec(t, prepare)
 			b.plansStayRight(t)
 		})
 	}
@@ -248,16 +207,10 @@ func TestPlansFromEmptyTablesStayRight(t *testing.T) {
 
 func (b *testBundle) plansStayRight(t *testing.T) {
 	t.Helper()
-	conn, err := pgxpool.New(t.Context(), b.db.URL+"&pool_max_conns=1&search_path=postern&plan_cache_mode=force_generic_plan")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := b.connect(t, "pool_max_conns=1&plan_cache_mode=force_generic_plan")
 	b.mustAppend(t, conn, "before")
 	fill := `INSERT INTO event_keys SELECT $1, sha256(n::text::bytea), n, '\x00' FROM generate_series(1, 200000) n`
-	if _, err := b.db.Pool.Exec(t.Context(), fill, b.source); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, fill, b.source)
 	began := time.Now()
 	for i := range 20 {
 		b.mustAppend(t, conn, fmt.Sprint("after", i))
@@ -269,6 +222,17 @@ func (b *testBundle) plansStayRight(t *testing.T) {
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'event_keys'`).Scan(&scans); err != nil || scans > 0 {
 		t.Errorf("%d sequential scans of event_keys, %v", scans, err)
 	}
+}
+
+// connect is a pool of sessions with parameters of their own.
+func (b *testBundle) connect(t *testing.T, parameters string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), b.db.URL+"&search_path=postern&"+parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 func (b *testBundle) mustAppend(t *testing.T, pool *pgxpool.Pool, key string) {
@@ -284,65 +248,50 @@ func TestAppendMendsPartitionsAndIDs(t *testing.T) {
 	b := setup(t)
 	first := b.append(t, b.delivery("x", "k0"))[0][0]
 	// The clock steps back to the very millisecond of the first id, and the sequence to before it.
-	for _, sql := range []string{
-		fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT to_timestamp(%d / 1000.0)'`, first.ID>>20),
-		fmt.Sprintf(`ALTER SEQUENCE event_sequence RESTART WITH %d`, first.ID&(1<<20-1)),
-	} {
-		if _, err := b.db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE
+		AS 'SELECT to_timestamp(%d / 1000.0)'`, first.ID>>20))
+	b.db.Exec(t, fmt.Sprintf(`ALTER SEQUENCE event_sequence RESTART WITH %d`, first.ID&(1<<20-1)))
 	b.gateway.Reset() // sessions cache sequence values
 	second := b.append(t, b.delivery("x", "k1"))[0][0]
 	if second.ID <= first.ID {
 		t.Errorf("id %d after %d", second.ID, first.ID)
 	}
-	var parts int
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_inherits WHERE inhparent = 'events'::regclass`).Scan(&parts); err != nil || parts == 0 {
-		t.Errorf("%d partitions, %v", parts, err)
+	if n := b.count(t, "pg_inherits WHERE inhparent = 'events'::regclass"); n == 0 {
+		t.Error("no partitions")
 	}
 }
 
-func TestAppendOutOfReach(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	_, err = events.Append(ctx, pool, []events.Delivery{b.delivery("x", "k")})
-	if !isUnavailable(err) {
-		t.Errorf("got %v, want ErrUnavailable", err)
-	}
-}
-
-// What refuses everything is no delivery's fault: no session that may be had, or no right to append.
+// What refuses everything is no delivery's fault: a database out of reach, no session, or no right to append.
 func TestAppendRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	refused := func(pool *pgxpool.Pool) {
+	refused := func(what string, pool *pgxpool.Pool) {
 		t.Helper()
-		if _, err := events.Append(t.Context(), pool, []events.Delivery{b.delivery("x", "k")}); !isUnavailable(err) {
-			t.Errorf("got %v, want ErrUnavailable", err)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := events.Append(ctx, pool, []events.Delivery{b.delivery("x", "k")}); !errors.Is(err, events.ErrUnavailable) {
+			t.Errorf("%s: got %v, want ErrUnavailable", what, err)
 		}
 	}
-	refused(b.operator) // may not
-	cfg := b.gateway.Config()
-	cfg.AfterConnect = func(context.Context, *pgx.Conn) error { return errors.New("not like this") }
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	refused("no right", b.operator)
+	closed := b.gateway.Config()
+	closed.AfterConnect = func(context.Context, *pgx.Conn) error { return errors.New("not like this") }
+	away, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	refused(pool)
-	for _, sql := range []string{ // no day is there, and none may be made
-		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''40 days'''`,
-		`REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway`,
-	} {
-		b.db.Exec(t, sql)
+	for what, cfg := range map[string]*pgxpool.Config{"no session": closed, "out of reach": away} {
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		refused(what, pool)
 	}
-	refused(b.gateway)
+	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE
+		AS 'SELECT clock_timestamp() + make_interval(days => 40)'`)
+	b.db.Exec(t, `REVOKE EXECUTE ON FUNCTION ensure_partitions FROM postern_gateway`)
+	refused("no day is there, and none may be made", b.gateway)
 }
+
+func TestMain(m *testing.M) { testkit.Main(m) }

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // log inserts events as the owner, whole seconds apart from day on, so that ids and times are known. Event n (from 1) has
@@ -31,9 +30,7 @@ func (b *testBundle) log(t *testing.T, day time.Time, n int) {
 		`INSERT INTO event_keys (source, key, id, fingerprint) SELECT source, substr(sha256(convert_to(event_id, 'UTF8')), 1, 16), id, fingerprint
 		 FROM events WHERE id >= $1::bigint << 20 AND $2::int > 0`,
 	} {
-		if _, err := b.db.Pool.Exec(t.Context(), sql, day.UnixMilli(), n); err != nil {
-			t.Fatal(err)
-		}
+		b.db.Exec(t, sql, day.UnixMilli(), n)
 	}
 }
 
@@ -316,19 +313,4 @@ func FuzzReadCursor(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
-}
-
-func TestEveryListedStatementIsReachable(t *testing.T) {
-	t.Parallel()
-	db := testkit.Database(t)
-	conn, err := db.Role(t, "operator").Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	for i, sql := range events.Statements() {
-		if _, err := conn.Conn().Prepare(t.Context(), fmt.Sprint("s", i), sql); err != nil {
-			t.Errorf("%v in %s", err, sql)
-		}
-	}
 }

@@ -1,7 +1,11 @@
 package events_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // walk walks the whole log upwards and says in how many steps.
@@ -73,9 +79,7 @@ func TestEstimates(t *testing.T) {
 	}
 	const n = 25_000
 	b.log(t, listDay, n)
-	if _, err := b.db.Pool.Exec(t.Context(), "ANALYZE events"); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, "ANALYZE events")
 	for name, tc := range map[string]struct {
 		f         events.Filter
 		want      float64
@@ -116,13 +120,9 @@ func TestEstimatesByOutcome(t *testing.T) {
 		`INSERT INTO outcomes SELECT event_id, 3, source, object, account, object_type, object_id, 'dead', reason, version, decided_by, attempts, due, at, rule_version
   FROM outcomes WHERE $1 > 0 ORDER BY event_id LIMIT 100`,
 	} {
-		if _, err := b.db.Pool.Exec(t.Context(), sql, most); err != nil {
-			t.Fatal(err)
-		}
+		b.db.Exec(t, sql, most)
 	}
-	if _, err := b.db.Pool.Exec(t.Context(), "ANALYZE events, outcomes"); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, "ANALYZE events, outcomes")
 	for name, tc := range map[string]struct {
 		f     events.Filter
 		want  float64
@@ -146,5 +146,160 @@ func TestEstimatesByOutcome(t *testing.T) {
 		if exact, err := events.Count(t.Context(), b.db.Pool, &tc.f); err != nil || float64(exact.Events) != tc.want || !exact.Exact {
 			t.Errorf("%s: counted %+v, %v, want %g", name, exact, err, tc.want)
 		}
+	}
+}
+
+// Each window of a walk reads its own rows, also where nobody has analysed the log: not all that lie behind it.
+func TestWalkReadsItsWindowsAlone(t *testing.T) {
+	t.Parallel()
+	const n = 80_000
+	b := setup(t)
+	b.log(t, listDay, 0) // the partition alone
+	b.db.Exec(t, `ALTER TABLE events_20260301 SET (autovacuum_enabled = false)`)
+	b.log(t, listDay, n)
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: b.db.URL, Role: "postern_processor", MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if ids, _ := walk(t, pool, &events.Filter{}, math.MaxInt64); len(ids) != n {
+		t.Fatalf("walked over %d of %d", len(ids), n)
+	}
+	var read int64
+	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} { // what the session counted is told at its next end of a transaction
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'events_20260301'`).Scan(&read); err != nil {
+		t.Fatal(err)
+	}
+	if read > 3*n+n/10 { // once for the windows' ends, once for their events, and once by who wrote their keys here
+		t.Errorf("%d rows read of %d", read, n)
+	}
+}
+
+// The days are found by whatever plan, also by one that reads the names of all tables first.
+func TestDaysByAnyPlan(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	if err := events.EnsurePartitions(t.Context(), db.Pool, 24*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	c := db.Role(t, "operator").Config()
+	c.ConnConfig.RuntimeParams["enable_nestloop"], c.ConnConfig.RuntimeParams["enable_mergejoin"] = "off", "off"
+	pool, err := pgxpool.NewWithConfig(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	days, err := events.Days(t.Context(), pool, &events.Filter{}, 0, 1<<62)
+	if err != nil || len(days) == 0 {
+		t.Errorf("%d days, %v", len(days), err)
+	}
+}
+
+// A reader that freezes its bound misses none of what 16 writers append while one transaction is held open and the clock
+// steps back and forth.
+func TestFrozenBoundMissesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	skew := `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+		'SELECT clock_timestamp() - (random() * 120) * interval ''1 ms'' - (CASE WHEN extract(epoch FROM clock_timestamp())::int % 2 = 0 THEN 2 ELSE 0 END) * interval ''1 s'''`
+	b.db.Exec(t, skew)
+	b.append(t, b.delivery("x", "first"))
+	ctx, stop := context.WithTimeout(t.Context(), 4*time.Second)
+	defer stop()
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := events.Append(t.Context(), b.gateway, []events.Delivery{b.delivery("x", fmt.Sprint(w, "-", i))}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Go(func() { b.holdOpen(t, ctx) })
+	read, at := map[int64]bool{}, int64(0)
+	walk := func(ctx context.Context) {
+		bound, err := events.FreezeBound(ctx, b.operator)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		ids, err := events.After(t.Context(), b.gateway, at, bound, 1_000_000)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, id := range ids {
+			read[id] = true
+		}
+		at = bound
+	}
+	for ctx.Err() == nil {
+		walk(t.Context())
+	}
+	wg.Wait()
+	walk(t.Context())
+	if n := b.count(t, "events"); n != len(read) || n < 100 {
+		t.Errorf("read %d of %d events", len(read), n)
+	}
+}
+
+// holdOpen appends in a transaction that commits late, again and again.
+func (b *testBundle) holdOpen(t *testing.T, ctx context.Context) {
+	pool := b.db.Pool
+	for i := 0; ctx.Err() == nil; i++ {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, err = tx.Exec(t.Context(), `WITH m AS (SELECT (greatest(clock_ms(), (SELECT ms FROM log_floor) + 1) << 20) | (nextval('event_sequence') & 1048575) AS id),
+			k AS (INSERT INTO event_keys SELECT $1, sha256($2::bytea), id, '\x00' FROM m)
+			INSERT INTO events SELECT id, $1, 'held', 't', '', '', '', NULL, now(), 'webhook', '', '{}', '{}', '\x00', id, 0, '' FROM m`, b.source, []byte(fmt.Sprint("held", i)))
+		if err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-time.After(300 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestFreezeBoundGivesUpWithItsContext(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, b.delivery("x", "first"))
+	tx, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := events.FreezeBound(ctx, b.operator); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want a wait that ends with its context", err)
+	}
+}
+
+func TestRegisterSourcesRefusesAnotherProvider(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "stripe"}); err == nil {
+		t.Error("a source changed its provider")
+	}
+	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify", "other": "stripe"})
+	if err != nil || known.Number["shop"] != b.source || known.Name[known.Number["other"]] != "other" {
+		t.Errorf("%+v, %v", known, err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -19,17 +18,7 @@ import (
 // A commit that the standby does not have is seen after a restart of the primary. Its duplicate is acknowledged only once the standby has it, so that it is not lost with the primary.
 func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
-	pair := startPair(t)
-	b := &testBundle{gateway: gatewayOf(t, pair.URL)}
-	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.source = known.Number["shop"]
-	b.append(t, b.delivery("{}", "before")) // which makes the day's partition
-	if err := pair.Pause(true); err != nil {
-		t.Fatal(err)
-	}
+	b, pair := besideAPausedStandby(t)
 	first := b.appendAside(t)
 	testkit.Eventually(t, site.Patience, func() error { return waits(t, pair) })
 	if err := errors.Join(pair.Kill(false), pair.Start(t.Context())); err != nil {
@@ -64,17 +53,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 // A wait for the standby that somebody cancels is no success, though PostgreSQL reports the commit as done: of an append, and of the duplicate that follows.
 func TestACancelledWaitForTheStandbyIsNoReceipt(t *testing.T) {
 	t.Parallel()
-	pair := startPair(t)
-	b := &testBundle{gateway: gatewayOf(t, pair.URL)}
-	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.source = known.Number["shop"]
-	b.append(t, b.delivery("{}", "before"))
-	if err := pair.Pause(true); err != nil {
-		t.Fatal(err)
-	}
+	b, pair := besideAPausedStandby(t)
 	cancelled := func(what string, call <-chan error) error {
 		t.Helper()
 		testkit.Eventually(t, site.Patience, func() error { return waits(t, pair) })
@@ -129,14 +108,26 @@ func startPair(t *testing.T) *site.Pair {
 	return pair
 }
 
-func gatewayOf(t *testing.T, url string) *pgxpool.Pool {
+// besideAPausedStandby is a gateway whose primary has a standby that takes nothing.
+func besideAPausedStandby(t *testing.T) (*testBundle, *site.Pair) {
 	t.Helper()
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: url, Role: "postern_gateway", MaxConns: 4})
+	pair := startPair(t)
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: pair.URL, Role: "postern_gateway", MaxConns: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return pool
+	b := &testBundle{gateway: pool}
+	known, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.source = known.Number["shop"]
+	b.append(t, b.delivery("{}", "before")) // which makes the day's partition
+	if err := pair.Pause(true); err != nil {
+		t.Fatal(err)
+	}
+	return b, pair
 }
 
 // appendAside appends the one delivery of the test.

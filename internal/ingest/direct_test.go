@@ -3,13 +3,18 @@ package ingest_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -83,20 +88,31 @@ func TestDirectKeys(t *testing.T) {
 	b.post(t, "api", pushed(`{"type":"t"}`, ofJSON, `Idempotency-Key: "/s a"`)).refused(t, 422, "key-reused") // one space of names
 	b.keeps(t, 3)
 	b.publishes(t, 3)
-	if n := b.counter(t, "postern_deliveries_total", "source=api", "result=conflict"); n != 4 {
-		t.Errorf("%g refusals counted", n)
-	}
+	b.wantCounter(t, 4, "postern_deliveries_total", "source=api", "result=conflict")
 }
 
-// Whoever cannot be stored is told why, and nobody but who shows a token.
+// An own service that cannot be stored is told why; a client without a token is asked for one. The log has a line
+// for each refusal of a verified delivery, and one for all that are not verified.
 func TestDirectRefusals(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
-	b.post(t, "api", pushed(`{}`, ofJSON)).refused(t, 400, "invalid")
-	b.post(t, "api", pushed(`a=1`, "Content-Type: application/x-www-form-urlencoded", "Idempotency-Key: a")).refused(t, 415, "invalid")
-	b.post(t, "api", pushed(`[`+strings.Repeat("1,", 1000)+`1]`, ofMany)).refused(t, 413, "invalid")
-	for _, d := range []*provider.Delivery{pushed(`{}`, ofJSON, "Authorization: Bearer wrong"), pushed(`{}`, ofJSON, "Authorization: Basic x")} {
-		a := b.post(t, "api", d)
+	log, tune := logging(slog.LevelInfo)
+	b := setup(t, tune)
+	b.post(t, "api", pushed(event("1", "1"), ofOne)).receipt(t)
+	release := b.hold(t)
+	under := b.send(t, t.Context(), "api", pushed(event("2", "2"), ofOne))
+	b.blocked(t, 1)
+	for range 2 {
+		b.post(t, "api", pushed(event("2", "2"), ofOne)).refused(t, 409, "in-flight")
+	}
+	release()
+	(<-under).receipt(t)
+	long := "Content-Type: text/" + strings.Repeat("k", 3000)
+	for _, token := range []string{"Bearer wrong", "Basic x"} {
+		b.post(t, "api", pushed("["+event("new", "1")+","+event("1", "0")+"]", ofMany)).refused(t, 422, "key-reused")
+		b.post(t, "api", pushed(`{}`, ofJSON)).refused(t, 400, "invalid")
+		b.post(t, "api", pushed(`a=1`, long, "Idempotency-Key: a")).refused(t, 415, "invalid")
+		b.post(t, "api", pushed(`[`+strings.Repeat("1,", 1000)+`1]`, ofMany)).refused(t, 413, "invalid")
+		a := b.post(t, "api", pushed(`{}`, ofJSON, "Authorization: "+token))
 		a.refused(t, 401, "unauthenticated")
 		if got := a.header.Get("WWW-Authenticate"); got != "Bearer" {
 			t.Errorf("WWW-Authenticate %q", got)
@@ -105,22 +121,38 @@ func TestDirectRefusals(t *testing.T) {
 	if a := b.post(t, "stripe", pushed(`{}`)); a.header.Get("WWW-Authenticate") != "" {
 		t.Error("a provider's webhook is asked for a token")
 	}
-	b.post(t, "api", pushed(`{}`, ofJSON, "Idempotency-Key: a")).receipt(t)
-	b.keeps(t, 1)
-	b.publishes(t, 1)
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM rejections WHERE source = $1`, b.endpoints["api"].Number); n != 2 {
-			return fmt.Errorf("%d rejections", n)
-		}
-		return nil
-	})
+	b.keeps(t, 2)
+	b.waitRows(t, 2, `rejections WHERE source = $1`, b.endpoints["api"].Number)
 	for _, table := range []string{"events", "rejections"} {
-		if n := b.count(t, `SELECT count(*) FROM `+table+` x WHERE x::text ILIKE '%bearer wrong%' OR x::text LIKE '%`+apiToken+`%' OR headers ? 'Authorization'`); n != 0 {
-			t.Errorf("%d rows of %s hold a token", n, table)
+		b.wantRows(t, 0, table+` x WHERE x::text ILIKE '%bearer wrong%' OR x::text LIKE '%`+apiToken+`%'
+			OR headers ? 'Authorization'`)
+	}
+	b.wantRows(t, 2, `events WHERE verification->>'secret' = 'main' AND verification->>'scheme' = 'bearer'`)
+	lines := map[string]int{}
+	for _, l := range log.take(t, "delivery") {
+		detail := fmt.Sprint(l["detail"])
+		if len(detail) > 1000 {
+			t.Errorf("%d bytes of detail", len(detail))
+		}
+		lines[fmt.Sprintf("%v %v %v %.27s", l["result"], l["status"], l["event_id"], detail)]++
+	}
+	want := map[string]int{
+		"in_flight 409 /s 2 A delivery with this key is":  2,
+		"conflict 422 /s new Stored before with other co": 2,
+		"invalid 400 <nil> the header Idempotency-Key ":   2,
+		"rejected 401 <nil> <nil>":                        3, // one for each source and reason
+		"accepted 200 /s 1 <nil>":                         1,
+		"accepted 200 /s 2 <nil>":                         1,
+	}
+	others := 0 // 413 and 415
+	for l, n := range lines {
+		if _, known := want[l]; !known && strings.HasPrefix(l, "invalid 41") && n == 2 {
+			others++
+			delete(lines, l)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM events WHERE verification->>'secret' = 'main' AND verification->>'scheme' = 'bearer'`); n != 1 {
-		t.Error("what proved the event is not told")
+	if diff := cmp.Diff(want, lines); diff != "" || others != 2 {
+		t.Errorf("%d other refusals; lines of the log (-want +got):\n%s", others, diff)
 	}
 }
 
@@ -184,46 +216,6 @@ func TestDirectInFlight(t *testing.T) {
 	b.keeps(t, 2)
 }
 
-// Two gateways that are sent one key at once, with two contents: one content is stored, once, and all who are told a receipt are told the same.
-func TestDirectRace(t *testing.T) {
-	t.Parallel()
-	db := testkit.Database(t)
-	gateways := []*testBundle{setupOn(t, db, nil), setupOn(t, db, nil)}
-	const rounds, senders = 8, 8
-	for round := range rounds {
-		answers := make([]answer, senders)
-		var all sync.WaitGroup
-		for i := range senders {
-			body := "[" + event(fmt.Sprint("own ", round, i), "1") + "," + event(fmt.Sprint("shared ", round), fmt.Sprint(i/2%2)) + "]"
-			all.Go(func() { answers[i] = gateways[i%2].post(t, "api", pushed(body, ofMany)) })
-		}
-		all.Wait()
-		ids, kinds := map[string]bool{}, map[string]bool{}
-		stored := 0
-		for i, a := range answers {
-			switch a.status {
-			case 409:
-				a.refused(t, 409, "in-flight")
-			case 422:
-				a.refused(t, 422, "key-reused")
-			default:
-				r := a.receipts(t)
-				ids[r[1].ID], kinds[fmt.Sprint(i/2%2)] = true, true
-				stored++
-			}
-		}
-		if len(ids) != 1 || len(kinds) != 1 {
-			t.Fatalf("round %d: events %v of contents %v", round, ids, kinds)
-		}
-		if n := gateways[0].count(t, `SELECT count(*) FROM events WHERE event_id LIKE '%own `+fmt.Sprint(round)+`%'`); n != stored {
-			t.Errorf("round %d: %d deliveries acknowledged, and the own events of %d stored", round, stored, n)
-		}
-	}
-	if n := gateways[0].count(t, `SELECT count(*) FROM events WHERE event_id LIKE '%shared%'`); n != rounds {
-		t.Errorf("%d events, want %d", n, rounds)
-	}
-}
-
 // A commit whose answer nobody has heard: whoever sends again, here or to another gateway, gets its receipt, and there is one event.
 func TestDirectAnswerLost(t *testing.T) {
 	t.Parallel()
@@ -239,12 +231,7 @@ func TestDirectAnswerLost(t *testing.T) {
 	batch := pushed("["+event("1", "1")+","+event("2", "2")+"]", ofMany)
 	single := pushed(event("3", "3"), ofOne)
 	b.post(t, "api", single).refused(t, 503, "unavailable")
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM events`); n != 2 {
-			return fmt.Errorf("%d events", n)
-		}
-		return nil
-	})
+	b.waitRows(t, 2, `events`)
 	other := setupOn(t, db, nil) // as the gateway after a crash, or beside it
 	if r := other.post(t, "api", single).receipt(t); !r.Duplicate {
 		t.Errorf("receipt %+v", r)
@@ -260,17 +247,9 @@ func TestDirectAnswerLost(t *testing.T) {
 }
 
 // taken sends until a receipt comes.
-func (b *testBundle) taken(t *testing.T, d *provider.Delivery) (r receipt) {
+func (b *testBundle) taken(t *testing.T, d *provider.Delivery) receipt {
 	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		a, err := b.try(t.Context(), "api", d)
-		if err != nil || a.status != 200 {
-			return fmt.Errorf("%d %s %w", a.status, a.body, err)
-		}
-		r = a.receipt(t)
-		return nil
-	})
-	return r
+	return b.waitAnswer(t, "api", d, http.StatusOK).receipt(t)
 }
 
 // While the store is away nothing is acknowledged, unless the source says so; what is then, and conflicts, is kept like any sender's.
@@ -291,12 +270,8 @@ func TestDirectWhileTheStoreIsAway(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	b.store.Restore()
-	testkit.Eventually(t, time.Minute, func() error {
-		if n, c := b.count(t, `SELECT count(*) FROM events`), b.count(t, `SELECT count(*) FROM event_conflicts`); n != 2 || c != 1 || b.spool.Stats().Records != 0 {
-			return fmt.Errorf("%d events, %d conflicts, kept %+v", n, c, b.spool.Stats())
-		}
-		return nil
-	})
+	b.waitEmpty(t, 2)
+	b.wantRows(t, 1, `event_conflicts`)
 }
 
 // An event of a batch is stored, published and read as if it had come alone: who forgets one forgets no other.
@@ -306,9 +281,7 @@ func TestDirectBatchIsStoredApart(t *testing.T) {
 	one, two := event("1", `{"version": 1}`), event("2", `{"version": 2}`)
 	receipts := b.post(t, "api", pushed("["+one+" ,\n"+two+"]", ofMany)).receipts(t)
 	for i, want := range []string{one, two} {
-		if n := b.count(t, `SELECT count(*) FROM events WHERE id = $1::bigint AND body = $2 AND delivery_id = id AND delivery_index = 0 AND headers->>'Content-Type' = 'application/cloudevents+json'`, receipts[i].ID, []byte(want)); n != 1 {
-			t.Errorf("event %d is not stored by itself", i)
-		}
+		b.wantRows(t, 1, `events WHERE id = $1::bigint AND body = $2 AND delivery_id = id AND delivery_index = 0 AND headers->>'Content-Type' = 'application/cloudevents+json'`, receipts[i].ID, []byte(want))
 	}
 	b.publishes(t, 2)
 	for range 2 {
@@ -318,27 +291,6 @@ func TestDirectBatchIsStoredApart(t *testing.T) {
 		if err != nil || e.Key[3:] != fmt.Sprint(o.At) || e.BodyInLog || e.Index != 0 || string(e.Body) != map[string]string{"/s 1": one, "/s 2": two}[e.Key] {
 			t.Errorf("published %+v, observed %+v, %v", e, o, err)
 		}
-	}
-}
-
-// What is kept of an event is a CloudEvent in the JSON format whatever mode it came in, so that it is read again from its body alone.
-func TestDirectIsReadFromItsBody(t *testing.T) {
-	t.Parallel()
-	b := setup(t, nil)
-	b.post(t, "api", pushed(`{"version": 7, "status": "paid"}`, ofJSON, "ce-specversion: 1.0", "ce-id: b", "ce-source: /s", "ce-type: com.example.order.updated", "ce-subject: o%20%E2%82%AC", "ce-ext: x", "Idempotency-Key: k")).receipt(t)
-	var body []byte
-	var headers, objectID string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT body, headers::text, object_id FROM events`).Scan(&body, &headers, &objectID); err != nil {
-		t.Fatal(err)
-	}
-	want := `{"ext":"x","id":"b","source":"/s","specversion":"1.0","subject":"o €","type":"com.example.order.updated","datacontenttype":"application/json","data":{"version": 7, "status": "paid"}}`
-	if string(body) != want || objectID != "o €" || !strings.Contains(headers, "application/cloudevents+json") || strings.Contains(headers, "Idempotency") {
-		t.Errorf("stored %s of object %q under %s", body, objectID, headers)
-	}
-	ep := b.endpoints["api"]
-	o, err := ep.Provider.Observe(ep.Config, &provider.Stored{Key: "/s b", Type: "com.example.order.updated", APIVersion: "1.0", Body: body})
-	if err != nil || o.ObjectID != objectID || o.At != 7 || o.State.Get("status").Kind() == 0 {
-		t.Errorf("observed %+v, %v", o, err)
 	}
 }
 
@@ -353,5 +305,116 @@ func TestDirectBatchMultipliesNoHeaders(t *testing.T) {
 	of := " application/cloudevents+json"
 	if want := []string{"/s 1 258" + of, "/s 2 258" + of, "/s 3 8255" + of}; !slices.Equal(kept, want) { // the half of a letter is a replacement character
 		t.Errorf("kept %q, want %q", kept, want)
+	}
+}
+
+// A key whose append hangs is answered as any other is then, however often it comes, not that its receipt is near.
+func TestDirectKeyThatHangs(t *testing.T) {
+	t.Parallel()
+	for name, final := range map[string]bool{"final": true, "spooled": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupSpool(t, func(o *ingest.Options) {
+				ep := o.Endpoints["api"]
+				ep.FinalReceipts = final
+				o.Endpoints["api"] = ep
+				o.Settings.Deadline = 2 * time.Second
+			})
+			b.post(t, "api", pushed(event("0", "0"), ofOne)).receipt(t)
+			t.Cleanup(b.store.Restore)
+			b.store.Stall()
+			d := pushed(event("1", "1"), ofOne)
+			for range 3 {
+				if a := b.post(t, "api", d); final {
+					a.refused(t, 503, "unavailable")
+				} else {
+					a.kept(t, "/s 1")
+				}
+			}
+			b.store.Restore()
+			b.taken(t, d)
+			b.waitEmpty(t, 2)
+			b.keeps(t, 2)
+		})
+	}
+}
+
+var (
+	// block is a block of a page, by its language.
+	block = regexp.MustCompile("(?s)```(yaml|sh|json)\n(.*?)```")
+	// word is a word of a command as a shell reads it, as far as the page's need it.
+	word = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
+	// varies is what differs between two runs of a command.
+	varies = regexp.MustCompile(`"(id|received_at)":"[^"]*"`)
+)
+
+// command is the request that a command with curl makes.
+func command(t *testing.T, text string) *provider.Delivery {
+	t.Helper()
+	words := word.FindAllString(strings.ReplaceAll(strings.ReplaceAll(text, "\\\n", " "), "$TOKEN", apiToken), -1)
+	for i, w := range words {
+		words[i] = strings.Trim(w[:1], `'"`) + w[1:len(w)-1] + strings.Trim(w[len(w)-1:], `'"`)
+	}
+	if len(words) < 2 || words[0] != "curl" || words[1] != "$URL" || len(words)%2 != 0 {
+		t.Fatalf("not understood: %q", words)
+	}
+	d := &provider.Delivery{Header: http.Header{}}
+	for pair := range slices.Chunk(words[2:], 2) {
+		switch pair[0] {
+		case "-H":
+			name, value, _ := strings.Cut(pair[1], ": ")
+			d.Header.Add(name, value)
+		case "-d":
+			d.Body = []byte(strings.ReplaceAll(pair[1], "\n", "")) // as curl does
+		default:
+			t.Fatalf("not understood: %q", pair)
+		}
+	}
+	return d
+}
+
+// What the page says is answered is answered, by a source that is configured as it says.
+func TestPageOfTheAPISource(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/api-source.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := block.FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 15 || blocks[0][1] != "yaml" {
+		t.Fatalf("%d blocks", len(blocks))
+	}
+	env := map[string]string{"SHOP_TOKEN": apiToken}
+	c, err := config.Parse([]byte("database: {url: postgres://postern@localhost/postern}\n"+blocks[0][2]), func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop := c.Endpoints()[0]
+	if !shop.FinalReceipt {
+		t.Error("the source may use the spool")
+	}
+	b := setupOn(t, testkit.Database(t), func(o *ingest.Options) {
+		ep := o.Endpoints["api"]
+		ep.Provider, ep.Config = shop.Provider, shop.Source
+		o.Endpoints["api"] = ep
+	})
+	for i := 1; i < len(blocks); i += 2 {
+		if blocks[i][1] != "sh" || blocks[i+1][1] != "json" {
+			t.Fatalf("block %d is %s, and then %s", i, blocks[i][1], blocks[i+1][1])
+		}
+		a := b.post(t, "api", command(t, blocks[i][2]))
+		got := varies.ReplaceAllStringFunc(string(a.body), func(found string) string {
+			if strings.HasPrefix(found, `"id"`) {
+				return `"id":"ID"`
+			}
+			return `"received_at":"TIME"`
+		})
+		if got != blocks[i+1][2] {
+			t.Errorf("%s\nis answered %d\n%s\nand the page says\n%s", blocks[i][2], a.status, got, blocks[i+1][2])
+		}
+	}
+	b.keeps(t, 4)
+	for want, count := range map[string]int{"order 1001": 1, "order 1002": 1, "order 1003": 1, " ": 1} {
+		b.wantRows(t, count, `events WHERE object_type || ' ' || object_id = $1`, want)
 	}
 }

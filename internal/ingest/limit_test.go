@@ -141,6 +141,7 @@ func TestForgeriesUseUpNoRate(t *testing.T) {
 		b.post(t, "shop", b.sign(t, "shop", b.sample(t, "shop", "orders/create", n+1))).receipt(t)
 	}
 	// With nothing left, nobody's body is read: not a byte of this one is sent.
+	b.serve(t, shortTimeout)
 	a, conn := b.raw(t, "POST /webhooks/shop HTTP/1.1\nHost: postern\nContent-Length: 100000", nil)
 	a.refused(t, http.StatusTooManyRequests, "rate-limited")
 	closed(t, conn)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 )
@@ -60,48 +63,6 @@ func TestReceiptHasTheShapeOthersScriptAgainst(t *testing.T) {
 	}
 }
 
-// Concurrent twins make one event and get equal receipts but for duplicate.
-func TestTwinsMakeOneEvent(t *testing.T) {
-	t.Parallel()
-	// Many small batches at once, so that twins meet in the database and not only in one statement.
-	b := setup(t, func(o *ingest.Options) {
-		o.Settings.Writers, o.Settings.BatchMax, o.Settings.Deadline, o.Settings.StallAfter = 10, 2, 2*time.Minute, 2*time.Minute
-	})
-	d := b.invoice(t, 1)
-	const twins = 200
-	receipts := make([]receipt, twins)
-	var group sync.WaitGroup
-	start := make(chan struct{})
-	for i := range twins {
-		group.Go(func() {
-			<-start
-			a, err := b.try(t.Context(), "stripe", d)
-			if err == nil {
-				err = json.Unmarshal(a.body, &receipts[i])
-			}
-			if err != nil || a.status != 200 {
-				t.Errorf("twin %d: %d %s %v", i, a.status, a.body, err)
-			}
-		})
-	}
-	close(start)
-	group.Wait()
-	first := 0
-	for i := range receipts {
-		if !receipts[i].Duplicate {
-			first++
-		}
-		receipts[i].Duplicate = false
-		if receipts[i] != receipts[0] || receipts[i].ID == "" {
-			t.Errorf("receipt %d: %+v, receipt 0: %+v", i, receipts[i], receipts[0])
-		}
-	}
-	if n := b.count(t, `SELECT count(*) FROM events`); first != 1 || n != 1 {
-		t.Errorf("%d first receipts, %d events; want 1 of each", first, n)
-	}
-	b.publishes(t, 1)
-}
-
 func TestConflictIsSaidAndKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
@@ -138,32 +99,34 @@ func TestConflictIsSaidAndKept(t *testing.T) {
 	}
 }
 
+// A delivery that carries one key twice makes one event of it, and the second gets a duplicate's receipt. A later delivery may
+// carry some that are known and some that are not.
 func TestDeliveryOfManyEventsIsAnsweredWithAList(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	d := b.sign(t, "many", provider.Sample{Body: []byte("one\ntwo\nthree\n")})
-	a := b.post(t, "many", d)
-	var list []receipt
-	if err := json.Unmarshal(a.body, &list); err != nil || a.status != 200 || len(list) != 3 {
-		t.Fatalf("status %d, %s, %v", a.status, a.body, err)
+	d := b.sign(t, "many", line("one\ntwo\none\ntwo\nthree\n"))
+	list := b.post(t, "many", d).receipts(t)
+	if len(list) != 5 {
+		t.Fatalf("%d receipts: %+v", len(list), list)
 	}
-	for i, key := range []string{"one", "two", "three"} {
-		if list[i].EventID != key || list[i].Duplicate || list[i].ID == "" {
-			t.Errorf("receipt %d: %+v", i, list[i])
+	for i, first := range []int{0, 1, 0, 1, 4} {
+		r := list[i]
+		if r.ID == "" || r.ID != list[first].ID || r.EventID != list[first].EventID || r.Duplicate != (i != first) || r.Conflict {
+			t.Errorf("receipt %d: %+v", i, r)
 		}
-		if e := <-b.published; e.Key != key || e.Index != i || !bytes.Equal(e.Body, d.Body) {
+	}
+	for _, i := range []int{0, 1, 4} {
+		if e := <-b.published; e.Key != list[i].EventID || e.Index != i || !bytes.Equal(e.Body, d.Body) {
 			t.Errorf("published %+v", e)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM events WHERE delivery_id = (SELECT id FROM events WHERE body = $1)`, d.Body); n != 3 {
-		t.Errorf("%d events point to the one that holds the body", n)
+	b.wantRows(t, 3, `events WHERE delivery_id = (SELECT id FROM events WHERE body = $1)`, d.Body)
+	again := b.post(t, "many", b.sign(t, "many", line("two\nfour\n"))).receipts(t)
+	if !again[0].Duplicate || again[0].ID != list[1].ID || again[1].Duplicate {
+		t.Errorf("again: %+v", again)
 	}
-	// A later delivery may carry some that are known and some that are not.
-	a = b.post(t, "many", b.sign(t, "many", provider.Sample{Body: []byte("two\nfour\n")}))
-	var again []receipt
-	if err := json.Unmarshal(a.body, &again); err != nil || !again[0].Duplicate || again[0].ID != list[1].ID || again[1].Duplicate {
-		t.Errorf("%s, %v", a.body, err)
-	}
+	b.wantCounter(t, 4, "postern_events_total", "result=stored")
+	b.wantCounter(t, 3, "postern_events_total", "result=duplicate")
 }
 
 // What cannot be read but is rightly signed is stored under a content key, once.
@@ -188,9 +151,7 @@ func TestSignedBodiesThatCannotBeReadAreStored(t *testing.T) {
 			}
 		}
 	}
-	if n := b.counter(t, "postern_content_keys_total"); n != 20 {
-		t.Errorf("%v content keys counted, want one for each of 20 deliveries", n)
-	}
+	b.wantCounter(t, 20, "postern_content_keys_total")
 }
 
 // Batches form by themselves and mix sources; each delivery gets its own receipt.
@@ -225,4 +186,159 @@ func TestEachOfManyGetsItsOwnReceipt(t *testing.T) {
 	if got := fmt.Sprint(b.counter(t, "postern_events_total", "result=stored"), b.counter(t, "postern_deliveries_total", "result=accepted")); got != "320 320" {
 		t.Errorf("counted %s", got)
 	}
+}
+
+// A large body of many events is not repeated with each of them: it is read from the log, where it is kept once.
+func TestLargeBodyOfManyEventsStaysInTheLog(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	for _, c := range []struct {
+		size, events int
+		inLog        bool
+	}{{16 << 10, 3, false}, {16<<10 + 1, 3, true}, {16<<10 + 1, 1, false}} {
+		name := fmt.Sprintf("%d-%d", c.size, c.events)
+		var body bytes.Buffer
+		for n := range c.events - 1 {
+			fmt.Fprintf(&body, "%s-%d\n", name, n)
+		}
+		fmt.Fprintf(&body, "%s%s", name, strings.Repeat(" ", c.size-body.Len()-len(name)))
+		if a := b.post(t, "many", b.sign(t, "many", provider.Sample{Body: body.Bytes()})); a.status != 200 {
+			t.Fatalf("status %d: %s", a.status, a.body)
+		}
+		var ids []int64
+		for range c.events {
+			e := <-b.published
+			ids = append(ids, e.ID)
+			if e.BodyInLog != c.inLog || bytes.Equal(e.Body, body.Bytes()) == c.inLog {
+				t.Errorf("%s: event %s is published with %d bytes, in the log: %t", name, e.Key, len(e.Body), e.BodyInLog)
+			}
+		}
+		recs, err := events.Read(t.Context(), b.db.Pool, ids, events.AnyBody)
+		if err != nil || len(recs) != c.events {
+			t.Fatalf("%s: %d records, %v", name, len(recs), err)
+		}
+		for _, r := range recs {
+			if !bytes.Equal(r.Body, body.Bytes()) {
+				t.Errorf("%s: the log gives event %s a body of %d bytes", name, r.Key, len(r.Body))
+			}
+		}
+	}
+}
+
+// strange are texts that JSON has to escape or cannot hold, among others.
+func strange() *rapid.Generator[string] {
+	return rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", `"`, `\`, "\x00", "\x1f\t\n", "<&>\u2028", "\xff", "\xed\xa0\x80", "é\U0001F600", "\x7f"}),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
+}
+
+// What is written by hand is what encoding/json writes and reads.
+func TestKeptIsJSON(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		d := &provider.Delivery{Header: http.Header{}, Query: strange().Draw(t, "query")}
+		want := map[string]string{}
+		for _, name := range []string{"X-One", "X-Many", "X-Absent"} {
+			values := rapid.SliceOfN(strange(), 0, 3).Draw(t, name)
+			if d.Header[name] = values; len(values) > 0 {
+				want[name] = events.Text(strings.Join(values, ", "))
+			}
+		}
+		if d.Query != "" {
+			want[":query"] = events.Text(d.Query)
+		}
+		var got map[string]string
+		if text := ingest.KeptHeaders([]string{"X-One", "X-Many", "X-Absent", ":query"}, d); json.Unmarshal(text, &got) != nil || !cmp.Equal(got, want) {
+			t.Fatalf("%q, want %q", text, want)
+		}
+	})
+}
+
+func TestVerificationIsJSON(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.String()
+		v := provider.Verification{Scheme: name.Draw(t, "scheme"), Secret: name.Draw(t, "secret")}
+		if rapid.Bool().Draw(t, "signed") {
+			v.SignedAt = time.Unix(rapid.Int64Range(0, 250_000_000_000).Draw(t, "at"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC()
+		}
+		var got provider.Verification
+		if text := ingest.AppendVerification(nil, v); json.Unmarshal(text, &got) != nil || !cmp.Equal(got, v) {
+			t.Fatalf("%s reads as %+v, want %+v", text, got, v)
+		}
+	})
+}
+
+func TestReceiptIsJSON(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		r := events.Receipt{ID: rapid.Int64Range(0, 1<<62).Draw(t, "id"), Key: strange().Draw(t, "key"), Duplicate: rapid.Bool().Draw(t, "duplicate"), Conflict: rapid.Bool().Draw(t, "conflict")}
+		want := map[string]any{"event_id": strings.ToValidUTF8(r.Key, "\ufffd"), "id": strconv.FormatInt(r.ID, 10), "duplicate": r.Duplicate,
+			"received_at": events.Time(r.ID).Format("2006-01-02T15:04:05.000000Z07:00")}
+		if r.Conflict {
+			want["conflict"] = true
+		}
+		var got map[string]any
+		if text := ingest.AppendReceipt(nil, r); json.Unmarshal(text, &got) != nil || !cmp.Equal(got, want) {
+			t.Fatalf("%s, want %v", text, want)
+		}
+	})
+}
+
+// A commit that fails is acknowledged to nobody, and one delivery's fault is not its neighbours'.
+func TestFailingCommitIsNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *ingest.Options) { o.Settings.Writers = 1 })
+	// The statement itself succeeds and returns its rows; only the commit does not.
+	b.db.Exec(t, `
+		CREATE TABLE trouble AS SELECT '53100' AS code;
+		CREATE FUNCTION fail_commit() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		DECLARE code text := (SELECT t.code FROM postern.trouble t);
+		BEGIN
+		  IF code <> '' AND EXISTS (SELECT FROM postern.events WHERE id = NEW.id AND event_id LIKE 'bad%') THEN
+		    RAISE EXCEPTION 'the test fails this commit' USING ERRCODE = code;
+		  END IF;
+		  RETURN NULL;
+		END $$;
+		CREATE CONSTRAINT TRIGGER fail_commit AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail_commit()`)
+	bad := b.sign(t, "many", provider.Sample{Body: []byte("bad")})
+	b.post(t, "many", bad).refused(t, 503, "unavailable")         // the disk is full
+	b.trouble(t, "XX001")                                         // no trouble that goes away
+	b.waitAnswer(t, "many", bad, 500).refused(t, 500, "internal") // a full disk is believed for a moment
+	if n := b.count(t, `SELECT count(*) FROM events`) + b.count(t, `SELECT count(*) FROM event_keys`); n != 0 || len(b.published) != 0 {
+		t.Errorf("%d rows of failed commits, %d published", n, len(b.published))
+	}
+	b.amongNeighbours(t)
+	b.trouble(t, "")
+	if r := b.post(t, "many", bad).receipt(t); r.Duplicate {
+		t.Errorf("after the trouble: %+v", r)
+	}
+}
+
+// trouble is the SQLSTATE that commits of bad events fail with from now on; "" ends it.
+func (b *testBundle) trouble(t *testing.T, code string) {
+	t.Helper()
+	b.db.Exec(t, `UPDATE trouble SET code = $1`, code)
+}
+
+// amongNeighbours sends good and bad deliveries together, so that batches hold both.
+func (b *testBundle) amongNeighbours(t *testing.T) {
+	t.Helper()
+	const clients, each = 16, 10
+	var group sync.WaitGroup
+	for client := range clients {
+		group.Go(func() {
+			for i := range each {
+				key, want := fmt.Sprintf("good %d %d", client, i), 200
+				if i%5 == 4 {
+					key, want = fmt.Sprintf("bad %d %d", client, i), 500
+				}
+				a, err := b.try(t.Context(), "many", b.sign(t, "many", provider.Sample{Body: []byte(key)}))
+				if err != nil || a.status != want {
+					t.Errorf("%s: status %d, want %d, %v", key, a.status, want, err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	b.wantRows(t, clients*each*4/5, `events`)
 }

@@ -298,6 +298,56 @@ func (b *testBundle) count(t testing.TB, query string, args ...any) (n int) {
 	return n
 }
 
+// wantRows fails unless as many rows are there; from is a table, and what follows it in a query.
+func (b *testBundle) wantRows(t testing.TB, want int, from string, args ...any) {
+	t.Helper()
+	if n := b.count(t, `SELECT count(*) FROM `+from, args...); n != want {
+		t.Errorf("%d rows, want %d: %s", n, want, from)
+	}
+}
+
+// waitRows waits until as many rows are there.
+func (b *testBundle) waitRows(t testing.TB, want int, from string, args ...any) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := b.count(t, `SELECT count(*) FROM `+from, args...); n != want {
+			return fmt.Errorf("%d rows, want %d: %s", n, want, from)
+		}
+		return nil
+	})
+}
+
+// wantCounter fails unless a metric counts as many; labels are as those of counter.
+func (b *testBundle) wantCounter(t testing.TB, want float64, name string, labels ...string) {
+	t.Helper()
+	if n := b.counter(t, name, labels...); n != want {
+		t.Errorf("%s %v is %v, want %v", name, labels, n, want)
+	}
+}
+
+// waitEmpty waits until the spool holds nothing and the log has as many events.
+func (b *spooling) waitEmpty(t *testing.T, events int) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := b.count(t, `SELECT count(*) FROM events`); n != events || b.spool.Stats().Records != 0 {
+			return fmt.Errorf("%d events, want %d, and the spool has %+v", n, events, b.spool.Stats())
+		}
+		return nil
+	})
+}
+
+// waitAnswer waits until a delivery of a source gets a status, and returns the answer.
+func (b *testBundle) waitAnswer(t testing.TB, source string, d *provider.Delivery, status int) (a answer) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() (err error) {
+		if a, err = b.try(t.Context(), source, d); err == nil && a.status != status {
+			err = fmt.Errorf("status %d %s, want %d", a.status, a.body, status)
+		}
+		return err
+	})
+	return a
+}
+
 // counter is the sum of a metric over what its labels allow, "source=stripe" style.
 func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
@@ -346,3 +396,5 @@ func (panics) Name() string { return "panics" }
 func (panics) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
 	panic(fmt.Sprintf("a fault that holds %s", stripeSecret))
 }
+
+func TestMain(m *testing.M) { testkit.Main(m) }

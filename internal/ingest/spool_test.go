@@ -1,7 +1,9 @@
 package ingest_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -35,10 +37,10 @@ func setupSpool(t *testing.T, tune func(*ingest.Options)) *spooling {
 		connect(o)
 		o.Settings.StallAfter = 500 * time.Millisecond
 		o.Spool = openSpool(t, b.dir, 1<<30)
-		b.spool = o.Spool
 		if tune != nil {
 			tune(o)
 		}
+		b.spool = o.Spool
 	})
 	return b
 }
@@ -102,29 +104,11 @@ func TestDeliveriesAreKeptWhileTheStoreIsAway(t *testing.T) {
 			wg.Wait()
 			b.post(t, "many", b.sign(t, "many", line("during 3"))).kept(t, "during 3") // nobody can know
 			b.store.Restore()
-			testkit.Eventually(t, time.Minute, func() error {
-				if s := b.spool.Stats(); s.Records > 0 {
-					return fmt.Errorf("still kept: %+v", s)
-				}
-				return nil
-			})
-			if n := b.count(t, `SELECT count(*) FROM events`); n != 41 {
-				t.Errorf("%d events", n)
-			}
-			if n := b.count(t, `SELECT count(*) FROM events WHERE origin = 'webhook' AND verification <> '{}' AND body IS NOT NULL`); n != 41 {
-				t.Errorf("%d events that are whole", n)
-			}
+			b.waitEmpty(t, 41)
+			b.wantRows(t, 41, `events WHERE origin = 'webhook' AND verification <> '{}' AND body IS NOT NULL`)
 			b.publishes(t, 41)
-			testkit.Eventually(t, time.Minute, func() error {
-				if a := b.post(t, "many", b.sign(t, "many", line("after"))); !strings.Contains(string(a.body), `"id"`) {
-					return fmt.Errorf("%s", a.body)
-				}
-				return nil
-			})
-			files, _ := filepath.Glob(filepath.Join(b.dir, "*.refused"))
-			if len(files) != 0 {
-				t.Errorf("set apart: %v", files)
-			}
+			b.stored(t, "after")
+			b.setApart(t, 0)
 		})
 	}
 }
@@ -148,12 +132,7 @@ func TestSpoolOutlivesTheProcess(t *testing.T) {
 		}
 	})
 	b := setupOn(t, db, func(o *ingest.Options) { o.Spool = openSpool(t, dir, 1<<30) })
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM events`); n != 6 {
-			return fmt.Errorf("%d events", n)
-		}
-		return nil
-	})
+	b.waitRows(t, 6, `events`)
 	if r := b.post(t, "many", b.sign(t, "many", line("\xff is no \xfe UTF-8"))).receipt(t); !r.Duplicate {
 		t.Errorf("its key was changed in the spool: %+v", r)
 	}
@@ -181,31 +160,41 @@ func TestSpoolRefuses(t *testing.T) {
 	b.post(t, "polite", b.sign(t, "polite", line("final"))).refused(t, 503, "unavailable")
 }
 
-// TestWhatTheLogNeverTakesIsSetApart: it keeps nothing behind it back, and nothing of it is lost.
+// The spool sets apart what the log never takes: an event that a constraint rejects, and one of a source whose name has another
+// provider by now. All else that it keeps goes to the log.
 func TestWhatTheLogNeverTakesIsSetApart(t *testing.T) {
 	t.Parallel()
 	b := setupSpool(t, nil)
-	if _, err := b.db.Pool.Exec(t.Context(), `ALTER TABLE events ADD CONSTRAINT trouble CHECK (event_id <> 'bad') NOT VALID`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `ALTER TABLE events ADD CONSTRAINT trouble CHECK (event_id <> 'bad') NOT VALID`)
 	b.store.Cut()
-	for _, key := range []string{"one", "bad", "two"} {
-		b.post(t, "many", b.sign(t, "many", line(key))).kept(t, key)
+	for key, source := range map[string]string{"one": "polite", "bad": "polite", "two": "polite", "of another": "many"} {
+		b.post(t, source, b.sign(t, source, line(key))).kept(t, key)
 	}
+	b.db.Exec(t, `UPDATE sources SET provider = 'other' WHERE name = 'many'`)
 	b.store.Restore()
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM events`); n != 2 || b.spool.Stats().Records != 0 {
-			return fmt.Errorf("%d events, kept %+v", n, b.spool.Stats())
+	b.waitEmpty(t, 2)
+	texts := b.setApart(t, 2)
+	if !strings.Contains(texts, "bad") || !strings.Contains(texts, "of another") {
+		t.Errorf("set apart: %q", texts)
+	}
+	b.stored(t, "three")
+}
+
+// setApart wants so many files set apart, and returns their texts.
+func (b *spooling) setApart(t *testing.T, want int) (texts string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(b.dir, "*.refused"))
+	if err != nil || len(files) != want {
+		t.Fatalf("%d files are set apart, want %d: %v", len(files), want, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	})
-	files, _ := filepath.Glob(filepath.Join(b.dir, "*.refused"))
-	if len(files) != 1 {
-		t.Fatalf("set apart: %v", files)
+		texts += string(text)
 	}
-	if data, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(data), "bad") {
-		t.Errorf("%q %v", data, err)
-	}
+	return texts
 }
 
 // TestSpoolThatCannotBeEmptied: where the database answers, and refuses only what is kept, deliveries that come now are appended.
@@ -219,33 +208,7 @@ func TestSpoolThatCannotBeEmptied(t *testing.T) {
 	b.store.Restore()
 	b.stored(t, "good")
 	b.db.Exec(t, `DROP TRIGGER trouble ON events`)
-	testkit.Eventually(t, time.Minute, func() error {
-		if s := b.spool.Stats(); s.Records > 0 {
-			return fmt.Errorf("still kept: %+v", s)
-		}
-		return nil
-	})
-}
-
-// TestWhatIsOfAnotherProviderIsSetApart: a source's name that now has events of another provider keeps nothing behind it back.
-func TestWhatIsOfAnotherProviderIsSetApart(t *testing.T) {
-	t.Parallel()
-	b := setupSpool(t, nil)
-	b.store.Cut()
-	b.post(t, "many", b.sign(t, "many", line("one"))).kept(t, "one")
-	b.post(t, "polite", b.sign(t, "polite", line("two"))).kept(t, "two")
-	b.db.Exec(t, `UPDATE sources SET provider = 'other' WHERE name = 'many'`)
-	b.store.Restore()
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM events`); n != 1 || b.spool.Stats().Records != 0 {
-			return fmt.Errorf("%d events, kept %+v", n, b.spool.Stats())
-		}
-		return nil
-	})
-	if files, _ := filepath.Glob(filepath.Join(b.dir, "*.refused")); len(files) != 1 {
-		t.Errorf("set apart: %v", files)
-	}
-	b.stored(t, "three")
+	b.waitEmpty(t, 2)
 }
 
 // stored fails unless deliveries come to be appended at once.
@@ -257,4 +220,175 @@ func (b *spooling) stored(t *testing.T, key string) {
 		}
 		return nil
 	})
+}
+
+// hangingDisk is a real folder whose files do not become durable while it is locked.
+type hangingDisk struct {
+	spool.Disk
+	sync.RWMutex
+}
+
+type hangingFile struct {
+	spool.File
+	on *hangingDisk
+}
+
+func (d *hangingDisk) Create(name string) (spool.File, error) {
+	f, err := d.Disk.Create(name)
+	return hangingFile{f, d}, err
+}
+
+func (f hangingFile) Sync() error {
+	f.on.RLock()
+	defer f.on.RUnlock()
+	return f.File.Sync()
+}
+
+// While PostgreSQL and the spool's disk hang, deliveries are answered 503 soon. All that was acknowledged before and after is in
+// the log once both are back.
+func TestStoreAndDiskAway(t *testing.T) {
+	t.Parallel()
+	disk := &hangingDisk{}
+	b := setupSpool(t, func(o *ingest.Options) {
+		var err error
+		if disk.Disk, err = spool.Folder(t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		if o.Spool, err = spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 1 << 20,
+			StallAfter: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+			t.Fatal(err)
+		}
+		o.Settings.Deadline = 3 * time.Second
+	})
+	b.post(t, "many", b.sign(t, "many", line("before"))).receipt(t)
+	b.store.Cut()
+	for n := range 5 {
+		key := fmt.Sprint("kept ", n)
+		b.post(t, "many", b.sign(t, "many", line(key))).kept(t, key)
+	}
+	disk.Lock()
+	for n := range 20 {
+		a := b.post(t, "many", b.sign(t, "many", line("again")))
+		a.refused(t, 503, "unavailable")
+		if n > 2 && a.took > 2*time.Second { // the first of them found out
+			t.Errorf("a refusal took %s", a.took)
+		}
+	}
+	if b.server.Ready(t.Context()) == nil {
+		t.Error("it says that it is ready")
+	}
+	disk.Unlock()
+	b.waitAnswer(t, "many", b.sign(t, "many", line("again")), 200)
+	b.store.Restore()
+	b.waitEmpty(t, 7)
+	b.wantRows(t, 7, `events WHERE event_id = convert_from(body, 'UTF8')`)
+}
+
+// What an earlier process has kept is told of before it is drained, and before the gateway writes anything else: a redaction that begins meanwhile waits for it. The earlier process had no time to say so,
+// or had taken its row away when it held nothing yet.
+func TestSpoolsAreToldOfBeforeTheyAreDrained(t *testing.T) {
+	t.Parallel()
+	for _, unproven := range []bool{false, true} {
+		t.Run(fmt.Sprint("unproven ", unproven), func(t *testing.T) {
+			t.Parallel()
+			db, dir := testkit.Database(t), t.TempDir()
+			start := func(t *testing.T, unproven bool) *testBundle {
+				return setupOn(t, db, func(o *ingest.Options) {
+					o.Spool, o.SpoolName, o.SpoolPlace, o.Unproven = openSpool(t, dir, 1<<30), "mine", "here:/spool", unproven
+				})
+			}
+			t.Run("kept", func(t *testing.T) {
+				b := start(t, true)
+				b.post(t, "many", b.sign(t, "many", line("one"))).kept(t, "one")
+			})
+			held, err := db.Pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := sync.OnceFunc(func() { _ = held.Rollback(context.WithoutCancel(t.Context())) })
+			if _, err := held.Exec(t.Context(), `LOCK TABLE events IN ACCESS EXCLUSIVE MODE`); err != nil {
+				t.Fatal(err)
+			}
+			b := start(t, unproven)
+			t.Cleanup(release)
+			known := func() error {
+				if n := b.count(t, `SELECT count(*) FROM spools WHERE spool = 'mine' AND empty_at = '-infinity'`); n != 1 {
+					return fmt.Errorf("%d spools are waited for", n)
+				}
+				return nil
+			}
+			if unproven {
+				if err := errors.Join(b.server.Proven(t.Context()), known()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			testkit.Eventually(t, 30*time.Second, known)
+			release()
+			b.waitRows(t, 1, `spools, events WHERE empty_at > '-infinity'`)
+		})
+	}
+}
+
+// The database knows of a spool whether all that was acknowledged by some time is in the log: while the gateway runs, after it ended well, and after it ended with something kept.
+func TestSpoolsAreToldOf(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	proxy, connect := through(t, db)
+	dir := t.TempDir()
+	start := func(t *testing.T) *testBundle {
+		return setupOn(t, db, func(o *ingest.Options) {
+			connect(o)
+			o.Spool, o.SpoolName, o.SpoolPlace = openSpool(t, dir, 1<<30), "mine", "here:/spool"
+		})
+	}
+	told := func(t *testing.T, b *testBundle, since time.Time) {
+		t.Helper()
+		b.waitRows(t, 1, `spools WHERE spool = 'mine' AND place = 'here:/spool' AND empty_at > $1 AND told_at = empty_at AND deliveries = 0 AND bytes = 0`, since)
+	}
+	now := func() (at time.Time) {
+		if err := db.Pool.QueryRow(t.Context(), `SELECT clock_now()`).Scan(&at); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	var kept time.Time
+	t.Run("with something kept", func(t *testing.T) {
+		b := start(t)
+		told(t, b, time.Unix(0, 0))
+		proxy.Cut()
+		for i := range 3 {
+			b.post(t, "many", b.sign(t, "many", line(fmt.Sprint(i)))).kept(t, fmt.Sprint(i))
+		}
+		kept = now()
+	})
+	var left int
+	count := func() {
+		t.Helper()
+		if err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM spools WHERE empty_at < $1`, kept).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if count(); left != 1 {
+		t.Errorf("%d spools are waited for after a gateway ended that had kept something", left)
+	}
+	db.Exec(t, `DELETE FROM spools`)
+	db.Exec(t, `REVOKE INSERT ON events FROM postern_gateway`)
+	proxy.Restore()
+	t.Run("with something that cannot be appended", func(t *testing.T) {
+		b := start(t)
+		b.waitRows(t, 1, `spools WHERE empty_at = '-infinity' AND deliveries = 3 AND bytes > 3 AND told_at > known_at - interval '1 h'`)
+	})
+	if count(); left != 1 {
+		t.Errorf("%d spools are waited for after a gateway ended that could not append what it had kept", left)
+	}
+	db.Exec(t, `GRANT INSERT ON events TO postern_gateway`)
+	t.Run("with nothing kept", func(t *testing.T) {
+		b := start(t)
+		told(t, b, kept)
+		b.wantRows(t, 3, `events`)
+	})
+	kept = now()
+	if count(); left != 0 {
+		t.Errorf("%d spools are waited for after a gateway ended whose spool was empty", left)
+	}
 }

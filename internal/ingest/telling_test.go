@@ -5,7 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,15 +119,8 @@ func TestSpoolsAreToldOfWhileTheyAreDrained(t *testing.T) {
 	b.next(t)
 	b.tells(t, 2, time.Since(began)+time.Minute/2)
 	b.open()
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM spools WHERE deliveries = 0 AND bytes = 0 AND empty_at = told_at AND oldest_at IS NULL`); n != 1 {
-			return errors.New("not told that it is empty")
-		}
-		return nil
-	})
-	if n := b.count(t, `SELECT count(*) FROM events`); n != 4 {
-		t.Errorf("%d events", n)
-	}
+	b.waitRows(t, 1, `spools WHERE deliveries = 0 AND bytes = 0 AND empty_at = told_at AND oldest_at IS NULL`)
+	b.wantRows(t, 4, `events`)
 }
 
 // What cannot be told while a spool is drained, or not at once, neither ends the drain nor keeps it waiting, and is told later.
@@ -185,20 +182,92 @@ func TestASpoolIsNotEmptyBeforeItIsDrained(t *testing.T) {
 	}, func(*ingest.Options) {})
 	b.tells(t, 1, time.Minute)
 	b.next(t)
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if n := b.count(t, `SELECT count(*) FROM spools WHERE deliveries = 0`); n != 1 {
-			return errors.New("not told that nothing is counted")
-		}
-		return nil
-	})
-	if n := b.count(t, `SELECT count(*) FROM spools WHERE empty_at = '-infinity'`); n != 1 {
-		t.Error("it is told to be empty while something is drained")
-	}
+	b.waitRows(t, 1, `spools WHERE deliveries = 0`)
+	b.wantRows(t, 1, `spools WHERE empty_at = '-infinity'`)
 	b.open()
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM spools, events WHERE empty_at > '-infinity'`); n != 2 {
-			return fmt.Errorf("not told to be empty, or not drained: %d", n)
+	b.waitRows(t, 2, `spools, events WHERE empty_at > '-infinity'`)
+}
+
+// setupUnproven is a gateway that started without its database: it knows no numbers of sources, and runs when the test says. prove is what it does once the database answers.
+func setupUnproven(t *testing.T) (b *testBundle, prove func()) {
+	t.Helper()
+	numbered := map[string]ingest.Endpoint{}
+	b = setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
+		maps.Copy(numbered, o.Endpoints)
+		for name, ep := range o.Endpoints {
+			ep.Number = 0
+			o.Endpoints[name] = ep
 		}
-		return nil
+		o.SpoolName = "mine"
+		o.Spool, o.Unproven = openSpool(t, t.TempDir(), 1<<30), true
 	})
+	return b, func() {
+		b.server.Replace(numbered)
+		if err := b.server.Proven(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A delivery that began before the database was proven, and ends after, is stored under its source's number.
+func TestDeliveryThatBeganBeforeTheProof(t *testing.T) {
+	t.Parallel()
+	b, prove := setupUnproven(t)
+	b.run(t)
+	d := b.sign(t, "many", line("between"))
+	body, sender := io.Pipe()
+	req := httptest.NewRequest(http.MethodPost, "/webhooks/many", body)
+	req.Header = d.Header.Clone()
+	res, done := httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		b.server.Handler().ServeHTTP(res, req)
+		close(done)
+	}()
+	if _, err := sender.Write(d.Body[:1]); err != nil { // which is read: the request is under way
+		t.Fatal(err)
+	}
+	prove()
+	if _, err := sender.Write(d.Body[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := sender.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if res.Code != http.StatusOK {
+		t.Errorf("status %d: %s", res.Code, res.Body)
+	}
+	b.waitRows(t, 1, `events`)
+	b.wantRows(t, 1, `events e JOIN sources s ON s.number = e.source WHERE s.name = 'many'`)
+}
+
+// What is refused before the database is proven waits, is kept under its source's number, and is not written where the gateway ends before.
+func TestRejectionsWaitForTheProof(t *testing.T) {
+	t.Parallel()
+	forged := func(b *testBundle) {
+		d := b.invoice(t, 1)
+		d.Header.Del("Stripe-Signature")
+		b.post(t, "stripe", d).refused(t, 401, "unauthenticated")
+	}
+	b, _ := setupUnproven(t)
+	forged(b)
+	t.Run("ends before", func(t *testing.T) { b.run(t) })
+	b.wantRows(t, 0, `rejections`)
+	b.wantCounter(t, 1, "postern_rejections_dropped_total", "source=stripe")
+	var prove func()
+	b, prove = setupUnproven(t)
+	forged(b)
+	prove()
+	b.run(t)
+	b.waitRows(t, 1, `rejections`)
+	b.wantRows(t, 1, `rejections r JOIN sources s ON s.number = r.source WHERE s.name = 'stripe'`)
+}
+
+// A gateway that ends before the database is proven leaves there what it was told of the spool.
+func TestUnprovenDatabaseIsNotUntold(t *testing.T) {
+	t.Parallel()
+	b, _ := setupUnproven(t)
+	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at) VALUES ('mine', 'here', '-infinity')`)
+	t.Run("ends before", func(t *testing.T) { b.run(t) })
+	b.wantRows(t, 1, `spools`)
 }

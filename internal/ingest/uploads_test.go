@@ -161,10 +161,14 @@ func (a slowBodies) run(ctx context.Context, pool *uploads, maxBody, announced, 
 }
 
 // TestReadBody_besideSlowBodies_isNotRefused has the capacity of the default settings and attacks of 10 MiB a second, in
-// the time of a bubble. BenchmarkSlowBodies has the same attacks over real connections.
+// the time of a bubble. TestUpload_evicted_isAnswered503 evicts over real connections.
 func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
 	t.Parallel()
-	const maxBody, perSecond, during = 4 << 20, 10 << 20, 10 * time.Second
+	const maxBody, perSecond = 4 << 20, 10 << 20
+	during := 10 * time.Second
+	if testing.Short() {
+		during = 4 * evictAfter
+	}
 	for _, a := range []slowBodies{
 		{name: "66 after 512 KiB", clients: 66, sent: 512<<10 + 1}, // the gateway makes room for more
 		{name: "36 after 2 MiB", clients: 36, sent: 2<<20 + 1},
