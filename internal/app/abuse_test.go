@@ -3,12 +3,15 @@ package app_test
 import (
 	"bufio"
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,6 +19,8 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
@@ -38,8 +43,8 @@ func abused(t *testing.T, edit func(*config.Config)) *testBundle {
 	return b
 }
 
-// open opens a connection to the gateway that ends with the test.
-func (b *testBundle) open(t *testing.T) *net.TCPConn {
+// dial opens a connection to the gateway that ends with the test.
+func (b *testBundle) dial(t *testing.T) *net.TCPConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", b.app.Addr())
 	if err != nil {
@@ -91,7 +96,7 @@ func TestSlowCrowd(t *testing.T) {
 	goroutines, memory := runtime.NumGoroutine(), inMemory()
 	var crowd []net.Conn
 	for n := range *abusers {
-		conn := b.open(t)
+		conn := b.dial(t)
 		if _, err := io.WriteString(conn, slow[n%len(slow)]); err != nil {
 			t.Fatal(err)
 		}
@@ -190,6 +195,10 @@ func badRequests() []bad {
 		{name: "a space before the colon", head: post + "Content-Length : 3\r\n\r\nabc", want: []int{400}},
 		{name: "chunked of another kind", head: post + "Transfer-Encoding: gzip, chunked\r\n\r\n", want: []int{501, 400}},
 		{name: "half a body, half closed", head: post + "Content-Length: 100\r\n\r\n{", close: true, want: []int{408}},
+		{name: "nothing", want: []int{0}},
+		{name: "half a head", head: "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nContent-", want: []int{0, 400}},
+		{name: "half a body", head: post + "Content-Length: 100\r\n\r\n{\"id\"", want: []int{408}},
+		{name: "half a chunk", head: chunked + "50\r\n{\"id\"", want: []int{408}},
 		{name: "half a chunk, half closed", head: chunked + "5\r\nab", close: true, want: []int{408}},
 		{name: "a gzip bomb", head: post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", more: endless("400\r\n" + strings.Repeat("\x00", 1024) + "\r\n"), want: []int{415}},
 		{name: "an expectation", head: post + "Expect: the impossible\r\nContent-Length: 3\r\n\r\n", want: []int{417}},
@@ -214,7 +223,7 @@ func TestBadRequestsAreSurvived(t *testing.T) {
 	before := b.connections(t)
 	var group sync.WaitGroup
 	for _, r := range badRequests() {
-		conn := b.open(t)
+		conn := b.dial(t)
 		group.Go(func() {
 			if err := r.send(conn); err != nil {
 				t.Errorf("%s: %v", r.name, err)
@@ -271,6 +280,9 @@ func (r bad) send(conn *net.TCPConn) error {
 	if r.more != nil { // nobody reads on for ever
 		<-sent
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errors.New("the sender is not cut off")
+	}
 	for _, want := range r.want {
 		if status == want {
 			return nil
@@ -305,7 +317,7 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conn := b.open(t)
+	conn := b.dial(t)
 	wrote := make(chan error, 1)
 	go func() { _, err := conn.Write(sent.Bytes()); wrote <- err }()
 	in := bufio.NewReader(conn)
@@ -339,4 +351,99 @@ func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Requests of HTTP/2 that are begun and taken back at once, and more of them than a connection may carry, cost that connection alone.
+func TestRapidResetsAreSurvived(t *testing.T) {
+	t.Parallel()
+	ca, trust := newAuthority(t), x509.NewCertPool()
+	ca.server(t)
+	trust.AddCert(ca.cert)
+	b := abused(t, func(c *config.Config) {
+		c.Ingest.TLS = config.ServerTLS{Cert: ca.file("server.crt"), Key: ca.file("server.key")}
+	})
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: trust}}
+	t.Cleanup(transport.CloseIdleConnections)
+	deliver := func(n int) {
+		t.Helper()
+		d := b.sign(t, "stripe", "invoice.paid", n, time.Now())
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+b.app.Addr()+"/webhooks/stripe", bytes.NewReader(d.Body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = d.Header.Clone()
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if body, err := io.ReadAll(res.Body); res.StatusCode != 200 || res.ProtoMajor != 2 || err != nil {
+			t.Fatalf("%s %d %s, %v", res.Proto, res.StatusCode, body, err)
+		}
+	}
+	deliver(1)
+	for _, reset := range []bool{true, false} {
+		conn, err := tls.Dial("tcp", b.app.Addr(), &tls.Config{RootCAs: trust, NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams, refused, err := flood(conn, reset)
+		t.Logf("reset %t: %d streams begun, %d refused, then %v", reset, streams, refused, err)
+		if !reset && refused < streams-200 {
+			t.Errorf("%d of %d streams at once were refused", refused, streams)
+		}
+		deliver(2)
+		_ = conn.Close() // the gateway may have hung up
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if c := b.connections(t); c["open"] != 1 || c["served"] < 2 {
+			return fmt.Errorf("%v", c)
+		}
+		return nil
+	})
+}
+
+// flood begins many requests, none of which is ever whole, and takes each back or not. It tells how many it began until the server hung up, and how many of them were refused.
+func flood(conn net.Conn, reset bool) (streams, refused int, err error) {
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		return 0, 0, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	framer := http2.NewFramer(conn, conn)
+	ended := make(chan int, 1)
+	const last = 2001
+	go func() {
+		n := 0
+		defer func() { ended <- n }()
+		for {
+			f, err := framer.ReadFrame()
+			if err != nil {
+				return
+			}
+			if _, ok := f.(*http2.RSTStreamFrame); ok {
+				n++
+			}
+			if f, ok := f.(*http2.PingFrame); ok && f.IsAck() {
+				return
+			}
+		}
+	}()
+	var head bytes.Buffer
+	encoder := hpack.NewEncoder(&head)
+	for _, f := range []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "postern"}, {Name: ":path", Value: "/webhooks/stripe"}} {
+		if err := encoder.WriteField(f); err != nil {
+			return 0, 0, err
+		}
+	}
+	err = framer.WriteSettings()
+	for id := uint32(1); id < 2*last && err == nil; id += 2 {
+		if err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head.Bytes(), EndHeaders: true}); err == nil && reset {
+			err = framer.WriteRSTStream(id, http2.ErrCodeCancel)
+		}
+		streams++
+	}
+	if err == nil {
+		err = framer.WritePing(false, [8]byte{1})
+	}
+	return streams, <-ended, err
 }

@@ -26,15 +26,6 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// quiet is a processor that is not started yet.
-func quiet(t *testing.T) *testBundle {
-	t.Helper()
-	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t), cfg: config.Default()}
-	b.cfg.Database.URL, b.cfg.NATS.URL = config.URL(b.db.URL), config.URL(b.nats.URL)
-	b.cfg.Admin.Listen = "127.0.0.1:0"
-	return b
-}
-
 func (b *testBundle) token(t *testing.T, role access.Role) string {
 	t.Helper()
 	secret, _, err := access.Create(t.Context(), b.db.Role(t, "operator"), "one", role, "ada", time.Time{})
@@ -47,7 +38,7 @@ func (b *testBundle) token(t *testing.T, role access.Role) string {
 // The listener opens beyond loopback only where somebody could ask, and then for nobody else.
 func TestNobodyListensBeyondLoopbackWithoutTokens(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := configured(t, nil)
 	for _, tc := range []struct {
 		listen  string
 		require bool
@@ -188,7 +179,7 @@ func serial(ctx context.Context, client *http.Client, url string) (int64, error)
 // The certificate is read again when its files change; what cannot be read leaves the old one in use.
 func TestAdminTLS(t *testing.T) {
 	t.Parallel()
-	b, ca := quiet(t), newAuthority(t)
+	b, ca := configured(t, nil), newAuthority(t)
 	ca.server(t)
 	first := ca.made
 	b.cfg.Admin.TLS = config.AdminTLS{Cert: ca.file("server.crt"), Key: ca.file("server.key")}
@@ -226,7 +217,7 @@ func TestAdminTLS(t *testing.T) {
 
 func TestAdminWantsClientCertificates(t *testing.T) {
 	t.Parallel()
-	b, ca, other := quiet(t), newAuthority(t), newAuthority(t)
+	b, ca, other := configured(t, nil), newAuthority(t), newAuthority(t)
 	ca.server(t)
 	for _, a := range []*authority{ca, other} {
 		a.make(t, "ada", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})

@@ -8,14 +8,34 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/access"
 	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/audit"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/doctor"
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/hindsight"
+	"github.com/postern-gateway/postern/internal/effects/runner"
+	"github.com/postern-gateway/postern/internal/effects/windows"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/idempotency"
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/notify"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/retention"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/verify"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 type testBundle struct {
@@ -28,12 +48,21 @@ type testBundle struct {
 // setup starts gateway and processor on a database and a stream of their own.
 func setup(t *testing.T, tune func(*app.Tuning)) *testBundle {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t)}
-	b.cfg = config.Default()
+	b := configured(t, nil)
+	b.app = b.start(t, app.Options{Gateway: true, Processor: true, Tune: tune})
+	return b
+}
+
+// configured is setup with another configuration; nothing is started yet.
+func configured(t *testing.T, edit func(*config.Config)) *testBundle {
+	t.Helper()
+	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t), cfg: config.Default()}
 	b.cfg.Sources = config.DemoSources()
 	b.cfg.Database.URL, b.cfg.NATS.URL = config.URL(b.db.URL), config.URL(b.nats.URL)
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	b.app = b.start(t, app.Options{Gateway: true, Processor: true, Tune: tune})
+	if edit != nil {
+		edit(b.cfg)
+	}
 	return b
 }
 
@@ -43,9 +72,23 @@ func patient(tuning *app.Tuning) {
 	in.Deadline, in.StallAfter, in.AcquireWithin = 30*time.Second, 30*time.Second, 30*time.Second
 }
 
+// start starts a process that is stopped at the end of the test.
 func (b *testBundle) start(t *testing.T, o app.Options) *app.App {
 	t.Helper()
-	o.Config, o.Logger = b.cfg, slog.New(slog.DiscardHandler)
+	a := b.launch(t, o)
+	t.Cleanup(func() { stop(t, a) })
+	return a
+}
+
+// launch starts a process that the test stops; without options of their own with the test's configuration and no log.
+func (b *testBundle) launch(t *testing.T, o app.Options) *app.App {
+	t.Helper()
+	if o.Config == nil {
+		o.Config = b.cfg
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	tune := o.Tune
 	o.Tune = func(tuning *app.Tuning) {
 		patient(tuning)
@@ -58,14 +101,38 @@ func (b *testBundle) start(t *testing.T, o app.Options) *app.App {
 		t.Fatal(err)
 	}
 	a.Start()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := a.Stop(ctx); err != nil {
-			t.Errorf("stop: %v", err)
-		}
-	})
 	return a
+}
+
+// stop stops a process as Run does and tells how long it took.
+func stop(t *testing.T, a *app.App) time.Duration {
+	t.Helper()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), app.StopWithin)
+	defer cancel()
+	if err := a.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	return time.Since(began)
+}
+
+// wantRows fails unless as many rows are there; from is a table, and what follows it in a query.
+func (b *testBundle) wantRows(t *testing.T, want int, from string, args ...any) {
+	t.Helper()
+	if n := b.db.Rows(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
+		t.Errorf("%s rows, want %d: %s", n, want, from)
+	}
+}
+
+// waitRows waits until as many rows are there.
+func (b *testBundle) waitRows(t *testing.T, want int, from string, args ...any) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := b.db.Rows(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
+			return fmt.Errorf("%s rows, want %d: %s", n, want, from)
+		}
+		return nil
+	})
 }
 
 // sign makes a signed delivery of a sample, varied so that it is event n of its object.
@@ -104,23 +171,37 @@ type receipt struct {
 	Conflict   bool   `json:"conflict"`
 }
 
-func (b *testBundle) post(t *testing.T, source string, d *provider.Delivery) (int, []byte) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+b.app.Addr()+"/webhooks/"+source, bytes.NewReader(d.Body))
+// answer is what came back for a delivery.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// try sends a delivery with a client.
+func (b *testBundle) try(t *testing.T, client *http.Client, source string, d *provider.Delivery) (answer, error) {
+	url := "http://" + b.app.Addr() + "/webhooks/" + source
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(d.Body))
 	if err != nil {
-		t.Fatal(err)
+		return answer{}, err
 	}
 	req.Header = d.Header
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return answer{}, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, body}, err
+}
+
+func (b *testBundle) post(t *testing.T, source string, d *provider.Delivery) (int, []byte) {
+	t.Helper()
+	a, err := b.try(t, http.DefaultClient, source, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res.StatusCode, body
+	return a.status, a.body
 }
 
 func (b *testBundle) mustPost(t *testing.T, source string, d *provider.Delivery) receipt {
@@ -162,15 +243,80 @@ func TestFromPostToObject(t *testing.T) {
 		t.Errorf("object %s %s revision %d, %v", objectType, paid, revision, err)
 	}
 	// A change is announced.
-	testkit.Eventually(t, time.Minute, func() error {
-		var sent int
-		if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL`).Scan(&sent); err != nil || sent != 1 {
-			return fmt.Errorf("%d changes sent, %v", sent, err)
-		}
-		return nil
-	})
+	b.waitRows(t, 1, `outbox WHERE sent_at IS NOT NULL`)
 	shop := b.mustPost(t, "shopify", b.sign(t, "shopify", "orders/create", 1, now))
 	if status := b.outcome(t, shop.ID); status != "applied" {
 		t.Errorf("outcome %s", status)
+	}
+}
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// Every SQL statement of the product fits the migrated schema.
+func TestStatementsFitTheSchema(t *testing.T) {
+	t.Parallel()
+	conn, err := testkit.Database(t).Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for name, statements := range map[string][]string{"events": events.Statements(), "ingest": ingest.Statements(),
+		"processor": processor.Statements(), "versioning": versioning.Statements(), "runs": runs.Statements(), "redaction": redaction.Statements(), "retention": retention.Statements(),
+		"rebuild": rebuild.Statements(), "reconcile": reconcile.Statements(), "access": access.Statements(), "audit": audit.Statements(), "idempotency": idempotency.Statements(), "verify": verify.Statements(), "doctor": doctor.Statements(),
+		"effects": effects.Statements(), "notify": notify.Statements(), "effects/runner": runner.Statements(), "effects/hindsight": hindsight.Statements(), "effects/windows": windows.Statements()} {
+		if len(statements) == 0 {
+			t.Errorf("%s lists none", name)
+		}
+		for i, sql := range statements {
+			if _, err := conn.Conn().Prepare(t.Context(), fmt.Sprint(name, i), sql); err != nil {
+				t.Errorf("%s, statement %d: %v\n%s", name, i, err, sql)
+			}
+		}
+	}
+}
+
+// A daemon that reaches the streams tells of them at its admin address, and its auditor makes the pass that is asked for there.
+func TestStreamAtTheAdminAddress(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	a := b.start(t, app.Options{Gateway: true, Processor: true})
+	base := "http://" + a.AdminAddr() + "/api/v1/stream"
+	var status struct {
+		Trouble string           `json:"trouble"`
+		Streams []map[string]any `json:"streams"`
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		read(t, base, &status)
+		if status.Trouble != "" || len(status.Streams) != 4 || status.Streams[0]["missing"] != false {
+			return fmt.Errorf("%+v", status)
+		}
+		return nil
+	})
+	res, err := http.Post(base+"/heals", "application/json", strings.NewReader(`{"reason": "a test"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("asked for a pass: %d", res.StatusCode)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		var heal struct {
+			EndedAt *time.Time `json:"ended_at"`
+			Detail  string     `json:"detail"`
+		}
+		if read(t, base+"/heals/1", &heal); heal.EndedAt == nil {
+			return fmt.Errorf("not at its end: %s", heal.Detail)
+		}
+		return nil
+	})
+}
+
+func read(t *testing.T, address string, into any) {
+	t.Helper()
+	res := get(t, address, "")
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(into); err != nil || res.StatusCode != http.StatusOK {
+		t.Errorf("%s: %d, %v", address, res.StatusCode, err)
 	}
 }

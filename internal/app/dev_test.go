@@ -99,7 +99,10 @@ func occupied(t *testing.T) net.Listener {
 func TestTheStreamStaysWhereItWas(t *testing.T) {
 	t.Parallel()
 	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
-	first, _ := run(t, o)
+	first, told := run(t, o)
+	if !strings.Contains(told, "postern send stripe invoice.paid") {
+		t.Errorf("what can be done is not suggested:\n%s", told)
+	}
 	if second, _ := run(t, o); second.NATSURL != first.NATSURL {
 		t.Errorf("stream at %s, before the restart at %s", second.NATSURL, first.NATSURL)
 	}
@@ -170,32 +173,6 @@ func TestDaemonsNameTheFlagOfATakenAddress(t *testing.T) {
 			status := app.Daemon("postern", app.Options{Gateway: c.gateway, Processor: !c.gateway}, append([]string{"--config", file}, c.args...), &stderr)
 			if want := address + ": address already in use; choose another address with " + c.flag; status != 1 || !strings.Contains(stderr.String(), want) {
 				t.Errorf("status %d, %s; want it to say %q", status, stderr.String(), want)
-			}
-		})
-	}
-}
-
-// What dev suggests can be done: a source that is there, a type that is a sample, a secret that send finds or asks for.
-func TestDevSuggestsWhatWorks(t *testing.T) {
-	t.Parallel()
-	const (
-		live = "  live: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n"
-		shop = "  shop: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: " + config.DemoShopifySecret + "}]}\n"
-	)
-	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("whsec_secret_of_a_test"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct{ sources, want string }{
-		"the demo secret first": {live + shop, "send shopify orders/create --source shop --dir"},
-		"a real secret":         {live, "send stripe invoice.paid --source live --secret-file FILE --dir"},
-		"a secret in a file": {"  stripe: {provider: stripe, secrets: [{name: n, file: '" + file + "'}]}\n",
-			"send stripe invoice.paid --secret-file " + file + " --dir"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if _, told := run(t, localOptions(t, "sources:\n"+c.sources)); !strings.Contains(told, c.want) {
-				t.Errorf("%q is missing in:\n%s", c.want, told)
 			}
 		})
 	}

@@ -14,6 +14,12 @@ func TestTellSend(t *testing.T) {
 	t.Parallel()
 	const acme = "  acme: {provider: hmac, secrets: [{name: n, value: whsec_secret_of_a_test}], scheme: {header: X-A}}\n"
 	const live = "  live: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}\n"
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("whsec_secret_of_a_test"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inFile := "  stripe: {provider: stripe, secrets: [{name: n, file: '" + secret + "'}]}\n"
+	demo := "  shop: {provider: shopify, account: a.myshopify.com, secrets: [{name: n, value: " + config.DemoShopifySecret + "}]}\n"
 	load := func(name, sources string) *config.Config {
 		path := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(path, []byte("sources:\n"+sources), 0o600); err != nil {
@@ -34,6 +40,8 @@ func TestTellSend(t *testing.T) {
 		"file":         {load("a", live+acme), "p.yaml", "/x", "postern send stripe invoice.paid --source live --config p.yaml --dir /x\n"},
 		"default dir":  {load("a", live), "p.yaml", DefaultDir, "--config p.yaml --dir .postern\n"},
 		"own sender":   {load("a", acme), "p.yaml", "/x", "postern send hmac TYPE --data FILE --source acme --config p.yaml --dir /x    # FILE: a body"},
+		"secret file":  {load("a", inFile), "", "/x", "postern send stripe invoice.paid --secret-file " + secret + " --dir /x"},
+		"demo first":   {load("a", live+demo), "", "/x", "postern send shopify orders/create --source shop --dir /x"},
 		"no file":      {load("a", live), "", DefaultDir, "--source live --secret-file FILE    # FILE: where the secret of source live is"},
 	} {
 		var out strings.Builder

@@ -3,32 +3,30 @@ package app_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
-	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/verify"
 )
-
-// configured is setup with another configuration; nothing is started yet.
-func configured(t *testing.T, edit func(*config.Config)) *testBundle {
-	t.Helper()
-	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t)}
-	b.cfg = config.Default()
-	b.cfg.Sources = config.DemoSources()
-	b.cfg.Database.URL, b.cfg.NATS.URL = config.URL(b.db.URL), config.URL(b.nats.URL)
-	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	if edit != nil {
-		edit(b.cfg)
-	}
-	return b
-}
 
 // signBody makes a delivery of any body; eventType is the topic where it travels beside the body.
 func (b *testBundle) signBody(t *testing.T, source, eventType, body string) *provider.Delivery {
@@ -171,18 +169,179 @@ func (b *testBundle) checkHostile(t *testing.T, h hostile, id string) {
 	}
 }
 
-// A body over the limit is the sender's to make smaller: it is refused and nothing of it is kept.
-func TestBodyLimitIsTheSources(t *testing.T) {
-	t.Parallel()
-	b := configured(t, func(c *config.Config) { c.Sources["stripe"].MaxBodyBytes = 2048 })
-	b.app = b.start(t, app.Options{Gateway: true})
-	for size, want := range map[int]int{2048: 200, 2049: 413} {
-		d := b.signBody(t, "stripe", "", "{"+strings.Repeat(" ", size-2)+"}")
-		if status, body := b.post(t, "stripe", d); status != want {
-			t.Errorf("%d bytes: status %d, want %d: %s", size, status, want, body)
+// canary is what no header may carry into the store or the log.
+const canary = "c4n4ry-0f-4-s3cr3t"
+
+// carriers are headers that carry credentials, of proxies, of browsers and of APIs.
+var carriers = []string{"Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie", "X-Api-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "X-Csrf-Token", "X-Amz-Security-Token", "X-Gitlab-Token",
+	"X-Goog-Channel-Token", "X-Vault-Token", "X-Webhook-Secret", "X-Hub-Secret", "X-Session-Id", "X-Forwarded-Client-Cert"}
+
+// laden is a delivery with a canary in every header that may carry a credential and has no value of the sender's.
+func laden(d *provider.Delivery) *provider.Delivery {
+	for _, name := range carriers {
+		if len(d.Header.Values(name)) == 0 {
+			d.Header.Set(name, "Bearer "+canary)
 		}
 	}
-	if status, body := b.post(t, "shopify", b.signBody(t, "shopify", "orders/create", order(strconv.Itoa(1), strings.Repeat(" ", 4000)))); status != 200 {
-		t.Errorf("another source's limit: status %d, %s", status, body)
+	return d
+}
+
+// Whatever credentials come along with a delivery of any provider, taken or refused: none is in the database or the log, nor is a secret of ours, also where the sender sends that itself.
+func TestNoCredentialIsStored(t *testing.T) {
+	t.Parallel()
+	b, log := configured(t, nil), &lockedLog{}
+	b.app = b.launch(t, app.Options{Gateway: true, Logger: slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	ended := sync.OnceFunc(func() { stop(t, b.app) })
+	t.Cleanup(ended)
+	refused := 0
+	for name, source := range b.cfg.Sources {
+		p, _ := all.Named(source.Provider)
+		sample := p.Samples()[0].Type
+		if status, body := b.post(t, name, laden(b.sign(t, name, sample, 1, time.Now()))); status/100 != 2 {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+		if status, _ := b.post(t, name, forge(p, b.sign(t, name, sample, 2, time.Now()))); status/100 == 4 {
+			refused++
+		}
 	}
+	b.waitRows(t, refused, `rejections`)
+	ended()
+	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--data-only", "--inserts", "--dbname", b.db.URL).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, text := range map[string]string{"database": string(dump), "log": log.String()} {
+		if at := strings.Index(text, canary); at >= 0 {
+			t.Errorf("the %s holds a credential: %s", where, text[max(0, at-200):min(len(text), at+100)])
+		}
+		for name, source := range b.cfg.Sources {
+			for _, secret := range source.Secrets {
+				if value := string(secret.Value); strings.Contains(text, value) {
+					t.Errorf("the %s holds the secret of %s", where, name)
+				}
+			}
+		}
+	}
+	if !strings.Contains(string(dump), "evt_") || refused < len(b.cfg.Sources)/2 {
+		t.Errorf("%d were refused, and the dump has %d bytes: the test has seen too little", refused, len(dump))
+	}
+}
+
+// forge spoils a delivery: what the provider wants kept of it is the sender's word, all else may be a credential.
+func forge(p provider.Provider, d *provider.Delivery) *provider.Delivery {
+	for name := range laden(d).Header {
+		switch {
+		case name == "Content-Type":
+		case slices.Contains(p.Headers(), name):
+			d.Header[name] = []string{"forged"}
+		default:
+			d.Header[name] = []string{canary}
+		}
+	}
+	return d
+}
+
+// An own service's events are applied, verified, replayed and redacted as any provider's, whatever mode they came in; and a key outlives what was stored under it.
+func TestDirectFromPostToRedaction(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(tuning *app.Tuning) {
+		tuning.Runs.Poll = 20 * time.Millisecond
+		tuning.Processor.AuditEvery, tuning.Processor.AuditAge = 50*time.Millisecond, 10*time.Millisecond
+	})
+	const email = "ada.lovelace@example.org"
+	push := func(body string, headers ...string) *provider.Delivery {
+		d := &provider.Delivery{Header: http.Header{"Authorization": {"Bearer " + string(b.cfg.Sources["api"].Secrets[0].Value)}}, Body: []byte(body)}
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			d.Header.Set(name, value)
+		}
+		return d
+	}
+	data := func(version int) string { return fmt.Sprintf(`{"version":%d,"email":%q}`, version, email) }
+	structured := func(id string, version int) *provider.Delivery {
+		return push(`{"specversion":"1.0","id":"`+id+`","source":"/s","type":"com.example.order.updated","subject":"o1","data":`+data(version)+`}`, "Content-Type: application/cloudevents+json")
+	}
+	binary := push(data(2), "Content-Type: application/json", "ce-specversion: 1.0", "ce-id: 2", "ce-source: /s", "ce-type: com.example.order.updated", "ce-subject: o1")
+	var ids []int64
+	for _, d := range []*provider.Delivery{binary, structured("1", 1), structured("3", 3)} {
+		r := b.mustPost(t, "api", d)
+		id, err := strconv.ParseInt(r.ID, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+		if status, want := b.outcome(t, r.ID), map[bool]string{true: "stale", false: "applied"}[len(ids) == 2]; status != want {
+			t.Errorf("event %d is %s, want %s", len(ids), status, want)
+		}
+	}
+	object := func() string {
+		return strings.Join(b.db.Rows(t, `SELECT object_type || ' ' || object_id || ' ' || deleted || ' ' || coalesce(state::text, 'null') FROM objects`), "; ")
+	}
+	want := `order o1 false {"email": "` + email + `", "version": 3}`
+	if got := object(); got != want {
+		t.Errorf("object %s, want %s", got, want)
+	}
+	b.soundly(t)
+	known := b.known(t)
+
+	run := b.carried(t, runs.Order{Job: replay.Job, Asked: replay.Order{Filter: events.Filter{Source: known.Number["api"]}}})
+	if diff := cmp.Diff([]string{"stale", "stale", "unchanged"}, b.db.Rows(t, `SELECT status FROM outcomes WHERE run = $1 ORDER BY status`, run)); diff != "" || object() != want {
+		t.Errorf("replayed to %s, outcomes (-want +got):\n%s", object(), diff)
+	}
+
+	b.carried(t, runs.Order{Job: redaction.Job, Asked: redaction.Order{Events: ids}, Who: "me", Reason: "she asked for it"})
+	if n := b.db.Rows(t, `SELECT count(*)::text FROM events WHERE body IS NOT NULL OR headers <> '{}'`); n[0] != "0" {
+		t.Errorf("%s events have their content", n[0])
+	}
+	if got := object(); strings.Contains(got, email) {
+		t.Errorf("object %s", got)
+	}
+	b.soundly(t)
+	if r := b.mustPost(t, "api", binary); !r.Duplicate || r.ID != strconv.FormatInt(ids[0], 10) {
+		t.Errorf("sent again after its redaction: %+v", r)
+	}
+	if status, body := b.post(t, "api", structured("1", 9)); status != http.StatusUnprocessableEntity {
+		t.Errorf("other content after the redaction: %d %s", status, body)
+	}
+	for table, column := range map[string]string{"events": "body", "event_conflicts": "body", "rejections": "body"} {
+		if n := b.db.Rows(t, `SELECT count(*)::text FROM `+table+` WHERE `+column+` IS NOT NULL`); n[0] != "0" {
+			t.Errorf("%s rows of %s hold what was redacted", n[0], table)
+		}
+	}
+}
+
+func (b *testBundle) known(t *testing.T) events.Sources {
+	t.Helper()
+	known, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"api": "api"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return known
+}
+
+// soundly fails unless all that is stored of the source api is as it must be.
+func (b *testBundle) soundly(t *testing.T) {
+	t.Helper()
+	known := b.known(t)
+	sources := map[string]processor.Source{}
+	for _, e := range b.cfg.Endpoints() {
+		if e.Source.Name == "api" {
+			sources["api"] = processor.Source{Number: known.Number["api"], Config: e.Source, Provider: e.Provider}
+		}
+	}
+	report, err := verify.Verify(t.Context(), verify.Options{Pool: b.db.Role(t, "operator"), Known: known, Sources: sources, Most: verify.DefaultMost})
+	if err != nil || len(report.Findings) > 0 {
+		t.Fatalf("verified: %+v, %v", report, err)
+	}
+}
+
+// carried asks for a run and waits for its end.
+func (b *testBundle) carried(t *testing.T, o runs.Order) int64 {
+	t.Helper()
+	run, err := runs.Ask(t.Context(), b.db.Role(t, "operator"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.soon(t, `SELECT status = 'done' FROM runs WHERE run = $1::bigint`, strconv.FormatInt(run, 10))
+	return run
 }

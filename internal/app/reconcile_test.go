@@ -11,7 +11,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/canonical"
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -29,10 +28,7 @@ func TestReconcileStripe(t *testing.T) {
 	r := startReconciling(t, fake)
 	fake.Live(150)
 	fake.Advance(time.Since(fake.Now())) // so that nothing has to wait for a clock
-	fake.Deliver(func(d *provider.Delivery) bool {
-		status, _ := r.post(t, "shop", d)
-		return status == http.StatusOK
-	})
+	fake.Deliver(r.taking(t, "shop"))
 	fake.Advance(time.Minute) // behind what a run leaves to the next
 	if wrong := r.against(t, fake); len(wrong) == 0 {
 		t.Fatal("nothing is wrong: there is nothing to prove")
@@ -82,12 +78,9 @@ func TestEndpointOfAnotherVersion(t *testing.T) {
 		status, _ := r.post(t, "shop", d)
 		return status == http.StatusOK
 	})
-	var stored, conflicts int64
-	if err := r.db.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM events WHERE event_type <> $1), (SELECT count(*) FROM event_conflicts)`, provider.LookType).Scan(&stored, &conflicts); err != nil {
-		t.Fatal(err)
-	}
-	if late == 0 || stored != events || conflicts != 0 {
-		t.Errorf("after %d late deliveries there are %d events of %d, and %d conflicts", late, stored, events, conflicts)
+	r.wantRows(t, int(events), `events WHERE event_type <> $1`, provider.LookType)
+	if r.wantRows(t, 0, `event_conflicts`); late == 0 {
+		t.Error("no delivery came late")
 	}
 }
 
@@ -110,9 +103,8 @@ func TestSweepWithARestrictedKey(t *testing.T) {
 	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[reconcile.Mended] != 2 || c[reconcile.Rare] != rare || c[reconcile.Unlisted] != int64(all-rare-3) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, run.Counts, all, run.Detail)
 	}
-	var found []string
-	if err := r.db.Pool.QueryRow(t.Context(), `SELECT array_agg(object_id ORDER BY object_type) FROM objects WHERE NOT deleted`).Scan(&found); err != nil || !slices.Equal(found, []string{customer, canceled}) {
-		t.Errorf("the mirror has %v (%v)", found, err)
+	if found := r.db.Rows(t, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_type`); !slices.Equal(found, []string{customer, canceled}) {
+		t.Errorf("the mirror has %v", found)
 	}
 	if one := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: "invoice"}); one.Status != runs.Failed {
 		t.Errorf("one type that is refused: %s: %v", one.Status, one.Counts)
@@ -123,18 +115,12 @@ func TestSweepWithARestrictedKey(t *testing.T) {
 	}
 }
 
-// startReading starts a gateway and a processor with a source, as a configuration has it, which read its API, and look at what is in doubt soon.
+// startReading starts a gateway and a processor with a source, as a configuration has it, which read its API, and look at what
+// is in doubt soon.
 func startReading(t *testing.T, source string) *reloading {
 	t.Helper()
-	r := startReloading(t, source, time.Hour)
-	stop(t, r.app)
-	loader := config.NewLoader(r.file, config.ForGateway, nil)
-	var err error
-	if r.cfg, err = loader.Load(); err != nil {
-		t.Fatal(err)
-	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Hangup: r.hangup, Tune: func(tuning *app.Tuning) {
-		patient(tuning)
+	r := newReloading(t, nil)
+	r.begin(t, source, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
 		tuning.LooksEvery, tuning.Runs.Poll = 50*time.Millisecond, 20*time.Millisecond
 		tuning.Runs.PutOff, tuning.Runs.PutOffMost = 20*time.Millisecond, 200*time.Millisecond
 	}})
@@ -158,6 +144,14 @@ const shop = "  shop:\n    provider: stripe\n    secrets: [{name: s, value: " + 
 // shopAPI is the section api that follows shop.
 func shopAPI(fake *stripefake.Fake, key string) string {
 	return fmt.Sprintf("    api: {base_url: %s, key: {value: %s}, version: %s, rate: 500, thin_events: true}\n", fake.URL, key, stripefake.Version)
+}
+
+// taking posts a webhook to a source, and tells whether it was taken.
+func (r *reloading) taking(t *testing.T, source string) func(*provider.Delivery) bool {
+	return func(d *provider.Delivery) bool {
+		status, _ := r.post(t, source, d)
+		return status == http.StatusOK
+	}
 }
 
 // reconciled asks for a reconciliation and returns it when it has ended.
@@ -192,9 +186,15 @@ func (r *reloading) done(t *testing.T, o reconcile.Order) *runs.Run {
 // become waits until the mirror is what the account is.
 func (r *reloading) become(t *testing.T, fake *stripefake.Fake) {
 	t.Helper()
+	r.alike(t, func() []theirs { return r.against(t, fake) })
+}
+
+// alike waits until no object differs.
+func (r *reloading) alike(t *testing.T, differing func() []theirs) {
+	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		if wrong := r.against(t, fake); len(wrong) > 0 {
-			return fmt.Errorf("%d objects are not as Stripe has them, the first: %s", len(wrong), wrong[0])
+		if wrong := differing(); len(wrong) > 0 {
+			return fmt.Errorf("%d objects are not as the provider has them, the first: %s", len(wrong), wrong[0])
 		}
 		return nil
 	})
@@ -224,15 +224,8 @@ func TestLooksOfADescribedAPI(t *testing.T) {
 		}
 	}
 	fake.Advance(2 * time.Hour) // it was an hour behind, and what is owed is owed from the time of receipt on
-	testkit.Eventually(t, time.Minute, func() error {
-		var n int
-		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT count(*) FROM objects WHERE look_after = 0 AND NOT ambiguous AND
-			(deleted AND state IS NULL AND object_id = 't0' OR state ->> 'name' = 'name ' || substr(object_id, 2))`).Scan(&n)
-		if err == nil && n != 5 {
-			err = fmt.Errorf("%d of 5 objects are as the API has them", n)
-		}
-		return err
-	})
+	r.waitRows(t, 5, `objects WHERE look_after = 0 AND NOT ambiguous AND
+		(deleted AND state IS NULL AND object_id = 't0' OR state ->> 'name' = 'name ' || substr(object_id, 2))`)
 }
 
 // A key that may read everything, and an account without most products: what Stripe has no address for is passed over, and the run ends.
@@ -257,29 +250,130 @@ func TestSweepOfAnAccountWithoutProducts(t *testing.T) {
 }
 
 // against are the objects that the mirror does not show as the account has them.
-func (r *reloading) against(t *testing.T, fake *stripefake.Fake) (wrong []string) {
+func (r *reloading) against(t *testing.T, fake *stripefake.Fake) []theirs {
 	t.Helper()
+	var all []theirs
 	for _, o := range fake.Truth() {
+		one := theirs{kind: o.Type, id: o.ID, body: o.Body}
+		if o.Deleted() {
+			one.body = nil
+		}
+		all = append(all, one)
+	}
+	changes := []string{"webhooks_delivered_at", "status_transitions.webhooks_delivered_at", "receipt_url", "hosted_invoice_url", "invoice_pdf"}
+	return r.differing(t, all, canonical.Options{DropNull: true, Without: changes}, false)
+}
+
+// theirs is an object as its provider has it; without a body it is deleted. found is what the mirror has.
+type theirs struct {
+	kind, id string
+	body     []byte
+	found    string
+}
+
+func (o theirs) String() string {
+	return fmt.Sprintf("%s %s: %s\nwant:\n%s", o.kind, o.id, o.found, o.body)
+}
+
+// differing are the objects that the mirror has in doubt, or does not show as their provider has them. Whether a deleted object
+// must be known is mayLack.
+func (r *reloading) differing(t *testing.T, all []theirs, o canonical.Options, mayLack bool) (wrong []theirs) {
+	t.Helper()
+	for _, one := range all {
 		var state []byte
 		var deleted, doubt bool
-		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous OR look_after <> 0 FROM objects WHERE object_type = $1 AND object_id = $2`, o.Type, o.ID).
-			Scan(&state, &deleted, &doubt)
+		err := r.db.Pool.QueryRow(context.WithoutCancel(t.Context()), `SELECT state, deleted, ambiguous OR look_after <> 0
+			FROM objects WHERE object_type = $1 AND object_id = $2`, one.kind, one.id).Scan(&state, &deleted, &doubt)
 		switch {
+		case err != nil && mayLack && one.body == nil:
 		case err != nil:
-			wrong = append(wrong, fmt.Sprintf("%s %s: %v", o.Type, o.ID, err))
-		case doubt || deleted != o.Deleted() || !deleted && sum(t, state) != sum(t, o.Body):
-			wrong = append(wrong, fmt.Sprintf("%s %s (deleted %t, in doubt %t):\n%s\nwant:\n%s", o.Type, o.ID, deleted, doubt, state, o.Body))
+			one.found = err.Error()
+			wrong = append(wrong, one)
+		case doubt || deleted != (one.body == nil) || !deleted && sum(t, state, o) != sum(t, one.body, o):
+			one.found = fmt.Sprintf("(deleted %t, in doubt %t)\n%s", deleted, doubt, state)
+			wrong = append(wrong, one)
 		}
 	}
 	return wrong
 }
 
-// sum compares states but for what changes without an event.
-func sum(t *testing.T, text []byte) [32]byte {
+func sum(t *testing.T, text []byte, o canonical.Options) [32]byte {
 	t.Helper()
 	v, err := canonical.Parse(text)
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	return v.Sum(canonical.Options{DropNull: true, Without: []string{"webhooks_delivered_at", "status_transitions.webhooks_delivered_at", "receipt_url", "hosted_invoice_url", "invoice_pdf"}})
+	return v.Sum(o)
+}
+
+// A sweep costs a call for each page and one for each object that differs, and a few: one that shows that the key is good, and one before anything is believed to be missing.
+func TestCallsOfASweep(t *testing.T) {
+	t.Parallel()
+	const objects, perPage, few = 730, 100, 4 // whether the key is good, whose it is, what time it is there, and which test clocks there are
+	fake := stripefake.New(t, stripefake.Options{Seed: 11, Running: true, Start: time.Now().Add(-time.Hour)})
+	ids := make([]string, objects)
+	for i := range ids {
+		ids[i] = fake.Create("", "customer", nil)
+	}
+	fake.Advance(time.Minute)
+	r := startReconciling(t, fake)
+	sweep := func(what string, there, changed int64, want map[string]int64) {
+		t.Helper()
+		fake.Forget()
+		counts := r.done(t, reconcile.Order{What: reconcile.Objects, Type: "customer"}).Counts
+		for name, n := range want {
+			if counts[name] != n {
+				t.Errorf("%s: %d are %s, want %d: %v", what, counts[name], name, n, counts)
+			}
+		}
+		pages := (there + perPage - 1) / perPage
+		if made := int64(len(fake.Requests())); made < pages+changed || made > pages+changed+few {
+			t.Errorf("%s: %d calls for %d pages and %d objects that differ: %v", what, made, pages, changed, fake.Counts())
+		}
+	}
+	sweep("an empty mirror, filled by the pages", objects, 0, map[string]int64{reconcile.Missing: objects, reconcile.Mended: objects})
+	sweep("nothing has changed", objects, 0, map[string]int64{reconcile.Equal: objects})
+	for i := range 7 {
+		fake.Set("", ids[100*i], map[string]any{"name": fmt.Sprint("Ada ", i)})
+	}
+	fake.Do("", ids[5], "customer.deleted")
+	fake.Create("", "customer", nil)
+	fake.Advance(time.Minute)
+	changed := map[string]int64{reconcile.Equal: objects - 8, reconcile.Missing: 1, reconcile.Ghosts: 1, reconcile.Mended: 9}
+	sweep("a few have changed", objects, 8, changed) // the new one is told by its page
+	if n := r.db.Rows(t, `SELECT count(*)::text FROM objects WHERE object_type = 'customer' AND state ->> 'name' LIKE 'Ada _'`)[0]; n != "7" {
+		t.Errorf("%s of 7 changed objects are in the mirror as they are", n)
+	}
+	r.become(t, fake)
+}
+
+// Links are rendered anew in each answer, with a token that holds the time: an object of which nothing else is other is equal, and nobody is told of a change.
+func TestLinksAreNoChange(t *testing.T) {
+	t.Parallel()
+	const objects = 5
+	fake := stripefake.New(t, stripefake.Options{Seed: 12, Running: true, Start: time.Now().Add(-time.Hour)})
+	for range objects {
+		fake.Create("", "charge", map[string]any{"status": "succeeded"})
+		fake.Do("", fake.Create("", "invoice", nil), "invoice.finalized")
+	}
+	fake.Advance(time.Minute)
+	r := startReconciling(t, fake)
+	revisions := func() string {
+		return r.db.Rows(t, `SELECT jsonb_object_agg(object_id, revision)::text FROM objects WHERE object_type IN ('charge', 'invoice')`)[0]
+	}
+	var first string
+	for i, kept := range []string{reconcile.Missing, reconcile.Equal, reconcile.Equal} {
+		for _, objectType := range []string{"charge", "invoice"} {
+			run := r.reconciled(t, reconcile.Order{What: reconcile.Objects, Type: objectType})
+			if c := run.Counts; c[kept] != objects {
+				t.Errorf("sweep %d of unchanged %ss: %v, want %d %s", i, objectType, c, objects, kept)
+			}
+		}
+		if now := revisions(); i == 0 {
+			first = now
+		} else if now != first {
+			t.Errorf("after sweep %d the revisions are %s, and were %s", i, now, first)
+		}
+		fake.Advance(time.Minute)
+	}
 }

@@ -2,13 +2,15 @@ package app_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,9 +20,12 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
 // reloading is a process whose configuration is a file of the test's.
@@ -51,38 +56,42 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-// startReloading starts gateway and processor on a file with the given sources. every is how often they look at it.
-func startReloading(t *testing.T, sources string, every time.Duration) *reloading {
+// newReloading is a process on a file of its own that is not started yet; its way to the database may be a proxy.
+func newReloading(t *testing.T, way func(*testkit.DB) string) *reloading {
 	t.Helper()
-	r := &reloading{testBundle: &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t)}, file: filepath.Join(t.TempDir(), "postern.yaml"),
-		hangup: make(chan struct{}, 1), log: &lockedLog{}}
-	r.head = fmt.Sprintf("database: {url: %q}\nnats: {url: %q}\ningest: {listen: '127.0.0.1:0'}\nadmin: {listen: '127.0.0.1:0'}\n", r.db.URL, r.nats.URL)
-	r.write(t, sources)
-	loader := config.NewLoader(r.file, config.ForGateway, func(*config.Config) error { r.reads.Add(1); return nil })
-	var err error
-	if r.cfg, err = loader.Load(); err != nil {
-		t.Fatal(err)
+	r := &reloading{testBundle: &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t)},
+		file: filepath.Join(t.TempDir(), "postern.yaml"), hangup: make(chan struct{}, 1), log: &lockedLog{}}
+	url := r.db.URL
+	if way != nil {
+		url = way(r.db)
 	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Hangup: r.hangup,
-		Tune: func(tuning *app.Tuning) {
-			tuning.ReloadEvery = every
-			patient(tuning)
-			impatient(tuning)
-		}})
+	r.head = fmt.Sprintf("database: {url: %q}\nnats: {url: %q}\ningest: {listen: '127.0.0.1:0'}\nadmin: {listen: '127.0.0.1:0'}\n",
+		url, r.nats.URL)
 	return r
 }
 
-// startLogged is start with a log that is kept.
-func (r *reloading) startLogged(t *testing.T, o app.Options) *app.App {
+// begin writes the file with the given sources and starts a process on it, whose log is kept.
+func (r *reloading) begin(t *testing.T, sources string, o app.Options) {
 	t.Helper()
-	o.Config, o.Logger = r.cfg, slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelInfo}))
-	a, err := app.New(t.Context(), o)
-	if err != nil {
+	r.write(t, sources)
+	o.Loader = config.NewLoader(r.file, config.ForGateway, func(*config.Config) error { r.reads.Add(1); return nil })
+	var err error
+	if r.cfg, err = o.Loader.Load(); err != nil {
 		t.Fatal(err)
 	}
-	a.Start()
-	t.Cleanup(func() { stop(t, a) })
-	return a
+	o.Logger, o.Hangup = slog.New(slog.NewTextHandler(r.log, nil)), r.hangup
+	r.app = r.start(t, o)
+}
+
+// startReloading starts gateway and processor on a file with the given sources. every is how often they look at it.
+func startReloading(t *testing.T, sources string, every time.Duration) *reloading {
+	t.Helper()
+	r := newReloading(t, nil)
+	r.begin(t, sources, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
+		tuning.ReloadEvery = every
+		impatient(tuning)
+	}})
+	return r
 }
 
 // write replaces the configuration.
@@ -117,24 +126,17 @@ func source(name string, secrets ...string) string {
 // reloads is how often the process has reloaded with a result.
 func (r *reloading) reloads(t *testing.T, result string) int {
 	t.Helper()
-	res, err := http.Get("http://" + r.app.AdminAddr() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
+	families := scrape(t, r.app)
+	if families["postern_config_reload_last_success_timestamp_seconds"] == nil {
+		t.Fatal("the page has no time of a reload")
 	}
-	defer res.Body.Close()
-	page, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
+	for _, m := range families["postern_config_reloads_total"].GetMetric() {
+		if m.GetLabel()[0].GetValue() == result {
+			return int(m.GetCounter().GetValue())
+		}
 	}
-	m := regexp.MustCompile(`(?m)^postern_config_reloads_total\{result="` + result + `"\} (\d+)$`).FindSubmatch(page)
-	if m == nil || !bytes.Contains(page, []byte("\npostern_config_reload_last_success_timestamp_seconds ")) {
-		t.Fatalf("the page has no reloads:\n%s", page)
-	}
-	n, err := strconv.Atoi(string(m[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	t.Fatalf("the page has no reloads that are %s", result)
+	return 0
 }
 
 // reload asks for a reload and waits until it has ended with a result.
@@ -221,29 +223,20 @@ func (r *rotation) run(t *testing.T) {
 }
 
 func (r *rotation) send(t *testing.T, source, secret string) {
-	d := delivery(t, secret)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.app.Addr()+"/webhooks/"+source, bytes.NewReader(d.Body))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	req.Header = d.Header
-	res, err := r.client.Do(req)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	body, err := io.ReadAll(res.Body)
-	_ = res.Body.Close()
-	if res.StatusCode != http.StatusOK || err != nil {
-		t.Errorf("source %s, %s in round %d: status %d, %s, %v", source, secret, r.round, res.StatusCode, body, err)
+	if a, err := r.try(t, r.client, source, delivery(t, secret)); err != nil || a.status != http.StatusOK {
+		t.Errorf("source %s, %s in round %d: status %d, %s, %v", source, secret, r.round, a.status, a.body, err)
 	}
 }
 
-// Ten thousand deliveries during twenty reloads that rotate secrets and add and remove other sources: not one is refused.
+// Ten thousand deliveries during twenty reloads that rotate secrets and add and remove other sources: not one is refused. In
+// short runs a fifth of them.
 func TestReloadsRefuseNobody(t *testing.T) {
 	t.Parallel()
-	const deliveries, reloads, clients = 10_000, 20, 8
+	const clients = 8
+	deliveries, reloads := int64(10_000), int64(20)
+	if testing.Short() {
+		deliveries, reloads = 2_000, 5
+	}
 	r := &rotation{client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}}
 	t.Cleanup(r.client.CloseIdleConnections)
 	r.reloading = startReloading(t, r.sources(0), time.Hour)
@@ -252,7 +245,10 @@ func TestReloadsRefuseNobody(t *testing.T) {
 	for range clients {
 		r.group.Go(func() { r.run(t) })
 	}
-	for n := int64(0); n < reloads && !t.Failed(); n++ {
+	for n := range reloads {
+		if t.Failed() {
+			break
+		}
 		testkit.Eventually(t, 2*time.Minute, func() error {
 			if sent := r.sent.Load(); sent < (n+1)*deliveries/reloads && !t.Failed() {
 				return fmt.Errorf("%d deliveries sent in %d rounds", sent, n)
@@ -268,11 +264,7 @@ func TestReloadsRefuseNobody(t *testing.T) {
 	}
 	end()
 	t.Logf("%d deliveries during %d reloads", r.sent.Load(), r.reloads(t, "ok"))
-	var stored int64
-	if err := r.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events e JOIN sources s ON s.number = e.source WHERE s.name IN ('rotating', 'steady')`).Scan(&stored); err != nil ||
-		stored != r.sent.Load() || stored < deliveries {
-		t.Errorf("%d of %d deliveries are stored, %v", stored, r.sent.Load(), err)
-	}
+	r.wantRows(t, int(r.sent.Load()), `events e JOIN sources s ON s.number = e.source WHERE s.name IN ('rotating', 'steady')`)
 }
 
 // An old secret is taken until it is removed, a new one from when it is added.
@@ -361,17 +353,12 @@ func TestProcessorFollowsTheSources(t *testing.T) {
 // A database that is away keeps a reload waiting, not failing for good.
 func TestReloadWaitsForTheDatabase(t *testing.T) {
 	t.Parallel()
-	db, nats := testkit.Database(t), testkit.JetStream(t)
-	proxy := testkit.Proxy(t, db.URL)
-	r := &reloading{testBundle: &testBundle{db: db, nats: nats}, file: filepath.Join(t.TempDir(), "postern.yaml"), hangup: make(chan struct{}, 1), log: &lockedLog{}}
-	r.head = fmt.Sprintf("database: {url: %q}\nnats: {url: %q}\ningest: {listen: '127.0.0.1:0'}\nadmin: {listen: '127.0.0.1:0'}\n", proxy.URL, nats.URL)
-	r.write(t, source("a", "s"))
-	loader := config.NewLoader(r.file, config.ForGateway, func(*config.Config) error { r.reads.Add(1); return nil })
-	var err error
-	if r.cfg, err = loader.Load(); err != nil {
-		t.Fatal(err)
-	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Loader: loader, Hangup: r.hangup, Tune: func(tuning *app.Tuning) { tuning.ReloadEvery = 5 * time.Millisecond }})
+	var proxy *testkit.FaultProxy
+	r := newReloading(t, func(db *testkit.DB) string {
+		proxy = testkit.Proxy(t, db.URL)
+		return proxy.URL
+	})
+	r.begin(t, source("a", "s"), app.Options{Gateway: true, Tune: func(tuning *app.Tuning) { tuning.ReloadEvery = 5 * time.Millisecond }})
 	proxy.Cut()
 	r.write(t, source("a", "s")+source("b", "s"))
 	r.reloaded(t, "failed", 1)
@@ -398,10 +385,70 @@ func TestReloadWaitsForTheDatabase(t *testing.T) {
 // applied waits until each event has an outcome.
 func (r *reloading) applied(t *testing.T) {
 	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		if left := r.db.Rows(t, `SELECT e.event_id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`); len(left) > 0 {
-			return fmt.Errorf("%d events are not applied", len(left))
+	r.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
+}
+
+// A processor starts without a section api and opens no connection for one. The first section that a reload brings is
+// used at once: by reconciliations, by looks, and by the metrics.
+func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
+	t.Parallel()
+	fake := stripefake.New(t, stripefake.Options{Seed: 21, Running: true, Start: time.Now().Add(-time.Minute)})
+	r := startReading(t, shop)
+	r.wantRows(t, 0, `pg_stat_activity WHERE datname = current_database() AND application_name = 'postern_reconcile'`)
+	order := reconcile.Order{Source: 1, What: reconcile.Events}
+	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); !errors.Is(err, events.ErrInvalid) {
+		t.Errorf("without a section api: %v", err)
+	}
+	r.write(t, shop+shopAPI(fake, stripefake.Key))
+	r.reload(t, "ok")
+	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); err != nil {
+		t.Errorf("with a section api: %v", err)
+	}
+	if log := r.log.String(); strings.Contains(log, "restart") {
+		t.Errorf("the log asks for a restart:\n%s", log)
+	}
+	fake.Live(20)
+	fake.Deliver(func(*provider.Delivery) bool { return true }) // and none arrives
+	fake.Advance(time.Since(fake.Now()) + time.Minute)
+	if run := r.done(t, reconcile.Order{What: reconcile.Events}); run.Counts[reconcile.Missing] == 0 {
+		t.Errorf("nothing was missing: %v", run.Counts)
+	}
+	r.become(t, fake)
+	id := fake.Create("", "customer", nil)
+	r.db.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after)
+		VALUES (1, '', 'customer', $1, 'a test', 'test', now(), now(), 0)`, id)
+	r.waitRows(t, 0, `hints`)
+}
+
+// A processor whose login may not append runs while no source has a section api. A reload that brings one fails, says
+// which right is missing, and leaves the sources as they were.
+func TestReload_firstSourceWithAPIAndALoginThatMayNotAppend_fails(t *testing.T) {
+	t.Parallel()
+	r := startReloading(t, shop, time.Hour)
+	stop(t, r.app)
+	login := "processor_" + strings.ToLower(rand.Text())
+	r.db.Exec(t, "CREATE ROLE "+login+" LOGIN IN ROLE postern_processor, postern_maintenance, postern_operator")
+	t.Cleanup(func() {
+		if _, err := r.db.Pool.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+login); err != nil {
+			t.Error(err)
 		}
-		return nil
 	})
+	u, err := url.Parse(r.db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("user", login)
+	u.RawQuery = q.Encode()
+	r.head = strings.Replace(r.head, strconv.Quote(r.db.URL), strconv.Quote(u.String()), 1)
+	r.begin(t, shop, app.Options{Processor: true, AdminListen: "127.0.0.1:0"})
+	r.write(t, shop+"    api: {base_url: 'http://127.0.0.1:1', key: {value: sk_test_first}}\n")
+	r.reload(t, "failed")
+	for _, want := range []string{"what is fetched from there is appended to the log", "GRANT postern_gateway TO", "the old sources go on"} {
+		if log := r.log.String(); !strings.Contains(log, want) {
+			t.Errorf("the log does not say %q:\n%s", want, log)
+		}
+	}
+	r.db.Exec(t, "GRANT postern_gateway TO "+login)
+	r.reload(t, "ok")
 }

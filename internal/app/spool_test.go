@@ -3,18 +3,32 @@ package app_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -32,13 +46,7 @@ func TestGatewayStartsWithoutPostgreSQL(t *testing.T) {
 		}
 	}
 	proxy.Restore()
-	testkit.Eventually(t, time.Minute, func() error {
-		var n int
-		if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&n); err != nil || n != 3 {
-			return fmt.Errorf("%d events, %w", n, err)
-		}
-		return nil
-	})
+	b.waitRows(t, 3, `events`)
 	testkit.Eventually(t, time.Minute, func() error {
 		if _, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", 9, time.Now())); !strings.Contains(string(body), `"id"`) {
 			return fmt.Errorf("%s", body)
@@ -79,13 +87,7 @@ func TestGatewayStartsWhilePostgreSQLGoes(t *testing.T) {
 		return nil
 	})
 	proxy.Restore()
-	testkit.Eventually(t, time.Minute, func() error {
-		var n int
-		if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&n); err != nil || n != 1 {
-			return fmt.Errorf("%d events, %w", n, err)
-		}
-		return nil
-	})
+	b.waitRows(t, 1, `events`)
 }
 
 // Without a spool a gateway does not start where it cannot keep anything.
@@ -109,17 +111,9 @@ func TestUnsafeSettingsAreTold(t *testing.T) {
 			b := configured(t, nil)
 			b.cfg.Ingest.Spool.Dir, b.cfg.Ingest.Spool.UnsafeDir = t.TempDir(), unsafe
 			var log bytes.Buffer
-			a, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.NewTextHandler(&log, nil)), Gateway: true, Tune: patient})
-			if err != nil {
-				t.Fatal(err)
-			}
-			a.Start()
-			on := scrape(t, a)["postern_unsafe_settings"].GetMetric()[0].GetGauge().GetValue()
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			if err := a.Stop(ctx); err != nil {
-				t.Fatal(err)
-			}
+			a := b.launch(t, app.Options{Gateway: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			on := gauge(t, a, "postern_unsafe_settings")
+			stop(t, a)
 			want := 2.0 // the tests' server is lax itself
 			if unsafe {
 				want++
@@ -178,7 +172,7 @@ func TestMetrics_spoolFilesSetApart_areCountedUntilRemoved(t *testing.T) {
 	}
 	a := b.start(t, app.Options{Gateway: true})
 	for metric, n := range want {
-		if got := scrape(t, a)[metric].GetMetric()[0].GetGauge().GetValue(); got != n {
+		if got := gauge(t, a, metric); got != n {
 			t.Errorf("%s is %v, want %v", metric, got, n)
 		}
 	}
@@ -189,10 +183,229 @@ func TestMetrics_spoolFilesSetApart_areCountedUntilRemoved(t *testing.T) {
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		for metric := range want {
-			if got := scrape(t, a)[metric].GetMetric()[0].GetGauge().GetValue(); got != 0 {
+			if got := gauge(t, a, metric); got != 0 {
 				return fmt.Errorf("after the removal %s is %v", metric, got)
 			}
 		}
 		return nil
 	})
+}
+
+// An instance of gateway and processor that starts while PostgreSQL is away takes deliveries, and applies them once PostgreSQL is there, which it brings to its schema before.
+func TestServeStartsWithoutPostgreSQL(t *testing.T) {
+	t.Parallel()
+	b := &testBundle{db: testkit.EmptyDatabase(t, ""), cfg: config.Default()}
+	proxy := testkit.Proxy(t, b.db.URL)
+	proxy.Cut()
+	b.cfg.Sources, b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = config.DemoSources(), config.URL(proxy.URL), t.TempDir()
+	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	dir := t.TempDir()
+	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: dir, Tune: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.app = l.App
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	})
+	for n := range 3 {
+		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1, time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
+			t.Errorf("%d %s", status, body)
+		}
+	}
+	proxy.Restore()
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: b.db.URL, MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	testkit.Eventually(t, time.Minute, func() error {
+		var n int
+		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM outcomes WHERE status = 'applied'`).Scan(&n); err != nil || n != 3 {
+			return fmt.Errorf("%d are applied, %v", n, err)
+		}
+		return nil
+	})
+	b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 4, time.Now())) // at the address of before
+	checkInstanceFile(t, dir, b.db.URL)
+}
+
+// checkInstanceFile fails unless the file names its database, and its servers name the start that wrote it.
+func checkInstanceFile(t *testing.T, dir, database string) {
+	t.Helper()
+	in, err := config.ReadInstance(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, err := postgres.Identity(t.Context(), database); err != nil || id == "" || in.DatabaseID != id {
+		t.Errorf("the file names the database %q, and it is %q: %v", in.DatabaseID, id, err)
+	}
+	for _, address := range []string{in.IngestURL, in.AdminURL} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := res.Header.Get(config.InstanceHeader); in.ID == "" || got != in.ID {
+			t.Errorf("%s answers as %q, and the file names %q", address, got, in.ID)
+		}
+		if err := res.Body.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A gateway has the sessions open that it needs under load, before anything comes: to open them takes as long over a slow line as an append that hangs.
+func TestGatewayHasSessionsReady(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	b.app = b.start(t, app.Options{Gateway: true})
+	b.soon(t, `SELECT count(*) >= $1::int FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'postern_gateway'`, b.cfg.Ingest.Writers+2)
+}
+
+// mute is a PostgreSQL that hangs: it takes connections, greets whom it is to greet, and says nothing more.
+type mute struct {
+	greets bool
+	// gone: nobody is there any more.
+	gone  atomic.Bool
+	talks sync.WaitGroup
+	mu    sync.Mutex
+	// ends are its ends of the connections.
+	ends []net.Conn
+}
+
+func (m *mute) dial(context.Context, string, string) (net.Conn, error) {
+	if m.gone.Load() {
+		return nil, errors.New("gone")
+	}
+	ours, theirs := net.Pipe()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ends = append(m.ends, ours)
+	m.talks.Go(func() { m.talk(ours) })
+	return theirs, nil
+}
+
+// talk ends when the connection does.
+func (m *mute) talk(conn net.Conn) {
+	b := pgproto3.NewBackend(conn, conn)
+	if _, err := b.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	if m.greets {
+		b.Send(&pgproto3.AuthenticationOk{})
+		b.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+		if err := b.Flush(); err != nil {
+			return
+		}
+	}
+	for buf := make([]byte, 1<<10); ; {
+		if _, err := conn.Read(buf); err != nil {
+			return
+		}
+	}
+}
+
+// end lets nobody wait any more.
+func (m *mute) end() {
+	m.gone.Store(true)
+	m.mu.Lock()
+	for _, conn := range m.ends {
+		_ = conn.Close()
+	}
+	m.mu.Unlock()
+	m.talks.Wait()
+}
+
+// pool is connected to it as a gateway's.
+func (m *mute) pool(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig("postgres://postern@mute/postern?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns, cfg.ConnConfig.DialFunc = 16, m.dial
+	cfg.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil }
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
+// As it is shipped, a gateway with a spool acknowledges each delivery within a second of a PostgreSQL that hangs, the first ones as well as those that wait behind them. The time is the bubble's, which no busy machine makes longer.
+func TestTheSwitchTakesASecondAtMost(t *testing.T) {
+	t.Parallel()
+	for name, greets := range map[string]bool{"sessions hang": true, "logins hang": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) { switches(t, dir, &mute{greets: greets}) })
+		})
+	}
+}
+
+func switches(t *testing.T, dir string, store *mute) {
+	t.Helper()
+	b := &testBundle{cfg: config.Default()}
+	b.cfg.Sources, b.cfg.Ingest.Spool.Dir = config.DemoSources(), dir
+	b.cfg.Ingest.Writers = 1 // writers wait for their turn at a mutex, for which the bubble's clock stands still
+	disk, err := spool.Folder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	keep, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 1 << 20, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := store.pool(t)
+	defer pool.Close()
+	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: app.GatewaySources(b.cfg, events.Sources{Number: map[string]int32{"stripe": 1}}), Publish: func(...stream.Event) {},
+		Spool: keep, SpoolName: "name", SpoolPlace: dir, Settings: app.NewTuning(b.cfg).Ingest, Logger: log, Metrics: prometheus.NewRegistry(), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(ctx) }()
+	handler := server.Handler()
+	var senders sync.WaitGroup
+	var longest atomic.Int64
+	for n := range 200 {
+		senders.Go(func() {
+			d := b.sign(t, "stripe", "customer.updated", n+1, time.Now())
+			req, answer := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/webhooks/stripe", bytes.NewReader(d.Body)), httptest.NewRecorder()
+			req.Header = d.Header
+			began := time.Now()
+			handler.ServeHTTP(answer, req)
+			took := time.Since(began)
+			if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), `"spooled":true`) || took > time.Second {
+				t.Errorf("delivery %d: %d %s after %s", n, answer.Code, answer.Body, took)
+			}
+			for last := longest.Load(); int64(took) > last && !longest.CompareAndSwap(last, int64(took)); last = longest.Load() {
+			}
+		})
+		<-time.After(25 * time.Millisecond)
+	}
+	senders.Wait()
+	t.Logf("the longest took %s", time.Duration(longest.Load()))
+	if longest.Load() == 0 {
+		t.Error("nobody waited: PostgreSQL did not hang")
+	}
+	store.end()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

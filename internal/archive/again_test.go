@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,11 +40,7 @@ func (in *instance) declared(t *testing.T, events string) archive.Importing {
 // write makes a file in a folder of its own.
 func write(t *testing.T, name, text string) (path string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return filepath.Join(put(t, map[string]string{name: text}), name)
 }
 
 func wantDone(t *testing.T, what string, im archive.Importing, path string, want archive.Imported) {
@@ -95,16 +92,9 @@ func TestFolderIsImportedAgain(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
 	im, dir := in.everyDelivery(t), t.TempDir()
-	put := func(names ...string) {
-		for _, name := range names {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(`{"t":"ping"}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	put("b", "d")
+	fill(t, dir, map[string]string{"b": `{"t":"ping"}`, "d": `{"t":"ping"}`})
 	wantDone(t, "first", im, dir, archive.Imported{Read: 2, New: 2})
-	put("a", "b", "c", "d")
+	fill(t, dir, map[string]string{"a": `{"t":"ping"}`, "b": `{"t":"ping"}`, "c": `{"t":"ping"}`})
 	wantDone(t, "again", im, dir, archive.Imported{Read: 4, New: 2, Duplicate: 2})
 }
 
@@ -217,4 +207,222 @@ func TestDryRunTellsNewSourcesApart(t *testing.T) {
 	im := to.order()
 	im.DryRun, im.Pool = true, to.operator
 	to.wantImport(t, im, "x.ndjson", from.export(t, events.Filter{}), archive.Imported{Read: 4, New: 4})
+}
+
+// put writes the files of a folder of its own.
+func put(t *testing.T, files map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	fill(t, dir, files)
+	return dir
+}
+
+// fill writes files, and the folders above them, in a folder.
+func fill(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What no signature vouches for is no event where its body cannot be the sender's, or where nothing tells what it is: it would be ignored or dead for ever.
+func TestWhatIsNoEventOfTheSender(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	typeless := in.declared(t, "{key: '{json:id}'}")
+	forms := in.declared(t, "{body: [json, form], key: '{json:id}', type: '{json:t}'}")
+	for what, c := range map[string]struct {
+		im   archive.Importing
+		path string
+		want archive.Imported
+		told []string
+	}{
+		"objects that are no events": {in.into("stripe"), write(t, "x.json", `[{"id":"cus_1","object":"customer","created":1780000000}, {"id":"pm_1","object":"payment_method","type":"card"}, {"id":"evt_1","object":"event"},
+			{"id":"evt_2","type":"t"}, {"id":"evt_3","object":"v2.core.event","type":"t"}, 17]`), archive.Imported{Read: 6, New: 2, Bad: 4},
+			[]string{`a "customer", not an event`, `a "payment_method", not an event`, "cannot tell what event", "a JSON number, not an object"}},
+		"other files in a folder": {in.into("github", "X-Github-Event", "issues"), put(t, map[string]string{"1 README.md": "# not a delivery", "2 cut.json": `{"action":"opened","issue":{"id":1,`, "3": "[]",
+			"4": "payload=%7B%7", "5": "payload=%7B%22action%22%3A%22opened%22%7D", "6": `{"action":"opened"}`}), archive.Imported{Read: 6, New: 2, Bad: 4},
+			[]string{"the body is not JSON: no value begins here at byte 0", "the body is not JSON: ", "a JSON array, not an object", "begins like a form and is none"}},
+		"without its header": {in.into("github", "X-Github-Delivery", "d1"), put(t, map[string]string{"1": `{"action":"opened"}`}), archive.Imported{Read: 1, Bad: 1}, []string{"give it with --header"}},
+		"a type in the map": {in.mapped("hmac", "event_id=id,event_type=what,body=body"), write(t, "x.csv", "id,what,body\n1,a,{}\n2,,{}\n3,unknown,{}\n4,a,nothing\n"), archive.Imported{Read: 4, New: 2, Bad: 2},
+			[]string{"cannot tell what event", "the body is not JSON"}},
+		"a sender of no types":    {typeless, write(t, "x.ndjson", "{\"id\":\"a\"}\n{\"b\":1}\n"), archive.Imported{Read: 2, New: 1, Bad: 1}, []string{"cannot tell what event"}},
+		"a sender of forms":       {forms, put(t, map[string]string{"1": "id=f1&t=x", "2": "neither", "3": `{"id":"f2","t":"x"}`}), archive.Imported{Read: 3, New: 2, Bad: 1}, []string{"the body is not JSON"}},
+		"a delivery of many":      {in.into("hubspot"), put(t, map[string]string{"1": `[{"eventId":1,"subscriptionType":"contact.creation","objectId":1},{"eventId":2}]`}), archive.Imported{Read: 1, New: 2}, nil},
+		"a delivery of something": {in.into("hubspot"), put(t, map[string]string{"1": `{"results":[]}`}), archive.Imported{Read: 1, Bad: 1}, []string{"no list of events"}},
+	} {
+		var told []string
+		c.im.Report = func(_ string, why error) { told = append(told, why.Error()) }
+		wantDone(t, what, c.im, c.path, c.want)
+		for i, text := range c.told {
+			if len(told) != len(c.told) || !strings.Contains(told[i], text) || strings.Contains(told[i], "signature") {
+				t.Errorf("%s: told %q, want %q", what, told, c.told)
+				break
+			}
+		}
+	}
+}
+
+// Whatever a provider sends is an event of its own from a file, too.
+func TestAllSamplesAreImported(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	for _, e := range in.endpoints {
+		files := map[string]string{}
+		for i, sample := range e.Provider.Samples() {
+			d, err := e.Provider.Sign(e.Source, sample, time.Unix(1_780_000_000, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var header bytes.Buffer
+			if err := d.Header.Write(&header); err != nil {
+				t.Fatal(err)
+			}
+			files[fmt.Sprint(i)], files[fmt.Sprint(i)+".headers"] = string(d.Body), header.String()
+		}
+		im := in.into(e.Source.Name)
+		im.Report = func(where string, why error) { t.Errorf("%s: %s: %v", e.Source.Name, where, why) }
+		done, err := archive.Import(t.Context(), im, put(t, files))
+		if err != nil || done.Read != int64(len(files)/2) || done.New < done.Read {
+			t.Errorf("%s: %+v, %v", e.Source.Name, done, err)
+		}
+	}
+}
+
+// into is an import into a source, with headers that all deliveries have.
+func (in *instance) into(source string, headers ...string) archive.Importing {
+	im := in.order()
+	im.Into, im.Header = source, http.Header{}
+	for i := 0; i < len(headers); i += 2 {
+		im.Header.Set(headers[i], headers[i+1])
+	}
+	return im
+}
+
+// mapped is an import of rows.
+func (in *instance) mapped(source, columns string) archive.Importing {
+	im := in.into(source)
+	im.Map = map[string]string{}
+	for pair := range strings.SplitSeq(columns, ",") {
+		field, column, _ := strings.Cut(pair, "=")
+		im.Map[field] = column
+	}
+	return im
+}
+
+// A time is read as what it says, or not at all: no word for a zone is taken for UTC, and no date for a number of seconds.
+func TestTimesAreRead(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	fine := at.Add(123456 * time.Microsecond)
+	for text, want := range map[string]time.Time{
+		"2026-03-01T12:00:00Z": at, "2026-03-01 12:00:00": at, "2026-03-01T12:00:00": at, " 2026-03-01 12:00:00.000 ": at, "2026-03-01": at.Add(-12 * time.Hour),
+		"2026-03-01 12:00:00 UTC": at, "2026-03-01 12:00:00 GMT": at, "2026-03-01 12:00:00Z": at, "2026-03-01 12:00:00 Z": at,
+		"2026-03-01T07:00:00-05:00": at, "2026-03-01 13:00:00+01": at, "2026-03-01 17:30:00.123456+05:30": fine, "2026-03-01T13:00:00.123456+0100": fine,
+		"2026-03-01 13:00:00 +0100": at, "2026-03-01 13:00:00 +01:00": at, "2026-03-01 12:00:00.123456 +0000 UTC": fine,
+		"1772366400": at, "1772366400000": at, "1772366400123": at.Add(123 * time.Millisecond), "1772366400123456": fine,
+		"1970-01-01T00:00:00Z": time.Unix(0, 0), "9999-12-31T23:59:59Z": time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), "": {},
+	} {
+		if got, err := archive.ReadTime(text); err != nil || !got.Equal(want) {
+			t.Errorf("%q: %s, %v, want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{
+		"2026-03-01 12:00:00 EST", "2026-03-01 12:00:00 CEST", "2026-03-01 12:00:00 PDT", "2026-03-01 12:00:00 GMT+3", "2026-03-01 13:00:00+01:00 UTC", "2026-03-01 12:00:00 +0100 UTC",
+		"2026", "20260301", "202603011200", "20260301120000", "20260301120000000", "0", "-5", "1e9", "1772366400.5", "4200000000", "1772366400123456789", "99999999999999999999",
+		"0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00", "0000-00-00 00:00:00", "soon",
+	} {
+		if got, err := archive.ReadTime(text); err == nil {
+			t.Errorf("%q: %s", text, got)
+		}
+	}
+}
+
+// A row whose time cannot be told is set aside, and so is one that says it was received in the future: neither is stored under another time.
+func TestTimesOfRows(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into, im.Map = "hmac", map[string]string{"event_type": "what", "received_at": "got", "occurred_at": "was"}
+	bad := keepReports(&im)
+	text := "what,got,was\na,2026-03-01 12:00:00 EST,\nb,1772366400123456,1772366400\nc,,20260301\nd,4070908800,\ne,2026-03-01 12:00:00 GMT,4070908800000\n"
+	in.wantImport(t, im, "x.csv", []byte(text), archive.Imported{Read: 5, New: 2, Bad: 3})
+	for i, want := range []string{":2 received_at: ", ":4 occurred_at: ", ":5 it was received at 2099-01-01T00:00:00Z, which is yet to come"} {
+		if len(*bad) != 3 || !strings.HasPrefix((*bad)[i], want) {
+			t.Errorf("bad %q", *bad)
+		}
+	}
+	got := in.db.Rows(t, `SELECT event_type || to_char(received_at AT TIME ZONE 'UTC', ' YYYY-MM-DD HH24:MI:SS.US') || to_char(occurred_at AT TIME ZONE 'UTC', ' YYYY') FROM events ORDER BY 1`)
+	if want := []string{"b 2026-03-01 12:00:00.123456 2026", "e 2026-03-01 12:00:00.000000 2099"}; cmp.Diff(want, got) != "" {
+		t.Error(cmp.Diff(want, got))
+	}
+}
+
+// An object that holds no list is told and set aside: it may be a page under another name, one event, or an API's complaint.
+func TestObjectsThatAreNoPages(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	for name, c := range map[string]struct {
+		text string
+		want archive.Imported
+		bad  string
+	}{
+		"another name": {`{"events":[{"id":"evt_1","object":"event","type":"t"}]}` + "\n", archive.Imported{Read: 1, Bad: 1}, `{"events":[{"id":"evt_1","object":"event","type":"t"}]}` + "\n"},
+		"one event":    {"\n {\"id\":\"evt_1\", \"data\":\n{\"object\":{}}} \n", archive.Imported{Read: 1, Bad: 1}, "{\"id\":\"evt_1\", \"data\":\n{\"object\":{}}}\n"},
+		"a complaint":  {`{"error":{"message":"Invalid API Key"}}`, archive.Imported{Read: 1, Bad: 1}, `{"error":{"message":"Invalid API Key"}}` + "\n"},
+		"no data":      {`{"object":"list","data":{"data":[1]}}`, archive.Imported{Read: 1, Bad: 1}, `{"object":"list","data":{"data":[1]}}` + "\n"},
+		"nothing":      {`{}`, archive.Imported{Read: 1, Bad: 1}, "{}\n"},
+		"beside pages": {`{"data":[]} {"x":1} {"a":"}","data":[{"id":"evt_2","object":"event","type":"t"}]}{"y":{"data":[]}} []`, archive.Imported{Read: 3, New: 1, Bad: 2}, "{\"x\":1}\n{\"y\":{\"data\":[]}}\n"},
+		"cut":          {`{"object":"list","url":`, archive.Imported{Read: 1, Bad: 1}, `{"object":"list","url":` + "\n"},
+		"empty ones":   {`{"object":"list","data":[]} {"data":null} []`, archive.Imported{}, ""},
+	} {
+		im := in.order()
+		var told []string
+		im.Into, im.Format, im.BadPath = "stripe", archive.List, filepath.Join(t.TempDir(), "bad")
+		im.Report = func(where string, why error) { told = append(told, where+" "+why.Error()) }
+		in.wantImport(t, im, "x.json", []byte(c.text), c.want)
+		if bad, err := os.ReadFile(im.BadPath); string(bad) != c.bad || len(told) != int(c.want.Bad) || err != nil && c.bad != "" {
+			t.Errorf("%s: set aside %q, told %q, %v", name, bad, told, err)
+		}
+		if name == "one event" && !strings.Contains(told[0], `x.json:2 an object without a list under "data"`) {
+			t.Errorf("told %q", told)
+		}
+	}
+}
+
+// Whoever has only some of an API's pages is told: the last says that there are more.
+func TestPagesThatAreNotAll(t *testing.T) {
+	t.Parallel()
+	in := setup(t)
+	im := in.order()
+	im.Into = "stripe"
+	page := func(id string, more any) string {
+		return fmt.Sprintf(`{"object":"list","data":[{"id":"evt_%s","object":"event","type":"t"}],"has_more":%v}`, id, more)
+	}
+	for _, c := range []struct {
+		files []string
+		more  bool
+	}{
+		{[]string{page("1", true)}, true},
+		{[]string{page("1", true) + page("2", true)}, true},
+		{[]string{page("1", true) + page("2", false)}, false},
+		{[]string{page("1", true), page("2", false)}, false},
+		{[]string{page("1", false), page("2", true)}, true},
+		{[]string{page("1", true), "[]"}, true},
+		{[]string{`{"has_more":true,"object":"list","data":[]}`}, true},
+		{[]string{`{"has_more":true,"data":[]}{"data":[]}`}, false},
+		{[]string{page("1", `"true"`)}, false},
+	} {
+		var paths []string
+		im.Format = archive.List
+		for _, text := range c.files {
+			paths = append(paths, write(t, "x.json", text))
+		}
+		if done, err := archive.Import(t.Context(), im, paths...); err != nil || done.More != c.more || done.Bad != 0 {
+			t.Errorf("%s: %+v, %v", c.files, done, err)
+		}
+	}
 }

@@ -32,10 +32,7 @@ func TestImportThatWasEndedIsRunAgain(t *testing.T) {
 	}
 	from.append(t, ds...)
 	text := from.export(t, events.Filter{})
-	path := filepath.Join(t.TempDir(), "all.ndjson")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := write(t, "all.ndjson", string(text))
 	var fresh, ended int64
 	for {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -87,18 +84,18 @@ func TestDryRun(t *testing.T) {
 	dry := im
 	dry.DryRun, dry.Pool = true, to.operator
 	to.wantImport(t, dry, "x.ndjson", text, want)
-	if diff := cmp.Diff(before, to.log(t)); diff != "" || len(to.rows(t, `SELECT event_id FROM event_conflicts`)) != 0 {
+	if diff := cmp.Diff(before, to.log(t)); diff != "" || len(to.db.Rows(t, `SELECT event_id FROM event_conflicts`)) != 0 {
 		t.Errorf("a dry run wrote: %s", diff)
 	}
 	to.wantImport(t, im, "x.ndjson", text, want)
-	if conflicts := to.rows(t, `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`); len(conflicts) != 1 || conflicts[0] != "k2body" {
+	if conflicts := to.db.Rows(t, `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`); len(conflicts) != 1 || conflicts[0] != "k2body" {
 		t.Errorf("conflicts %v", conflicts)
 	}
 	empty := setup(t) // its sources have no numbers yet
 	dry = empty.order()
 	dry.DryRun, dry.Pool, dry.Report = true, empty.operator, im.Report
 	empty.wantImport(t, dry, "x.ndjson", text, archive.Imported{Read: 6, New: 5, Bad: 1})
-	if got := empty.rows(t, `SELECT name FROM sources`); len(got) != 0 || reported != 3 {
+	if got := empty.db.Rows(t, `SELECT name FROM sources`); len(got) != 0 || reported != 3 {
 		t.Errorf("sources %v, %d reports", got, reported)
 	}
 }
@@ -117,10 +114,7 @@ func TestBadLines(t *testing.T) {
 	lines[4] = strings.Replace(lines[4], `"provider":"sim"`, `"provider":"x"`, 1)        // another's
 	lines[5] = lines[5][:40]                                                             // torn in the middle, and the next line with it
 	lines[7] = strings.TrimSuffix(strings.Replace(lines[7], `"body":`, `"b":`, 1), "\n") // the last has no end
-	path := filepath.Join(t.TempDir(), "x.ndjson")
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := write(t, "x.ndjson", strings.Join(lines, ""))
 	im := to.order()
 	told := map[string]string{}
 	im.Report = func(where string, why error) { told[strings.TrimPrefix(where, path)] = why.Error() }
@@ -168,7 +162,7 @@ func TestSourcesOfAnImport(t *testing.T) {
 	im = to.order()
 	im.Into, im.Sources["other"] = "other", im.Sources["sim"]
 	to.wantImport(t, im, "x.ndjson", text, archive.Imported{Read: 1, New: 1}) // another source, another key
-	if got := to.rows(t, `SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`); fmt.Sprint(got) != "[other sim]" {
+	if got := to.db.Rows(t, `SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`); fmt.Sprint(got) != "[other sim]" {
 		t.Errorf("sources %v", got)
 	}
 	for what, c := range map[string]struct {
@@ -267,7 +261,7 @@ func TestProvidersOwnFiles(t *testing.T) {
 		} else {
 			in.wantImport(t, im, c.name, []byte(c.make(bodies)), want)
 		}
-		for _, got := range in.rows(t, `SELECT event_type || ' ' || object_type || ' ' || (occurred_at = received_at) || ' ' || (verification->'imported'->>'file') FROM events WHERE origin = 'import'`) {
+		for _, got := range in.db.Rows(t, `SELECT event_type || ' ' || object_type || ' ' || (occurred_at = received_at) || ' ' || (verification->'imported'->>'file') FROM events WHERE origin = 'import'`) {
 			if !strings.HasSuffix(got, " true "+c.name) {
 				t.Errorf("%s: %s", c.name, got)
 			}
@@ -297,20 +291,17 @@ func TestListElements(t *testing.T) {
 	in := setup(t)
 	im := in.order()
 	im.Into = "stripe"
-	var bad []string
-	im.Report = func(where string, why error) {
-		bad = append(bad, where[strings.LastIndex(where, ":"):]+" "+why.Error())
-	}
+	bad := keepReports(&im)
 	const exact = `{ "id" : "evt_1",  "object":"event", "type":"a.b\u0041", "x":"]}\"," }`
 	text := "[\n " + exact + ",\n {\"broken\": tru},\n 17,\n {\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"},\n {\"id\":"
 	in.wantImport(t, im, "x.json", []byte(text), archive.Imported{Read: 5, New: 2, Bad: 3})
-	if got := in.rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(got) != 1 || got[0] != exact {
+	if got := in.db.Rows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(got) != 1 || got[0] != exact {
 		t.Errorf("body %q", got)
 	}
 	want := []string{":3 invalid JSON", ":4 ", ":6 the file ends in the middle"}
 	for i, text := range want {
-		if len(bad) != len(want) || !strings.HasPrefix(bad[i], text) {
-			t.Errorf("bad %q, want %q", bad, want)
+		if len(*bad) != len(want) || !strings.HasPrefix((*bad)[i], text) {
+			t.Errorf("bad %q, want %q", *bad, want)
 			break
 		}
 	}
@@ -330,16 +321,13 @@ func TestCSV(t *testing.T) {
 		"w4,orders/create,demo.myshopify.com\n" +
 		"w5,\"orders\"/create,demo.myshopify.com,,{}\n" +
 		"w6,,demo.myshopify.com,,\"{\"\"id\"\":6}\""
-	var bad []string
-	im.Report = func(where string, why error) {
-		bad = append(bad, where[strings.LastIndex(where, ":"):]+" "+why.Error())
-	}
+	bad := keepReports(&im)
 	in.wantImport(t, im, "orders.csv", []byte(text), archive.Imported{Read: 6, New: 2, Bad: 4})
 	if want := []string{":5 received_at: \"soon\" is no time: write 2026-03-01T12:00:00Z, or with an offset for Z (+01:00), or seconds, milliseconds or microseconds since 1970", ":6 3 columns, not 5 as in the first row", ":7 text behind the quote that closes a column",
-		":8 the provider cannot tell what event this is; where a header says so, give it with --header, and where a column does, map event_type to it"}; cmp.Diff(want, bad) != "" {
-		t.Error(cmp.Diff(want, bad))
+		":8 the provider cannot tell what event this is; where a header says so, give it with --header, and where a column does, map event_type to it"}; cmp.Diff(want, *bad) != "" {
+		t.Error(cmp.Diff(want, *bad))
 	}
-	got := in.rows(t, `SELECT event_id || ' ' || event_type || ' ' || account || ' ' || object_type || object_id || ' ' || to_char(received_at AT TIME ZONE 'UTC', 'MM-DD HH24:MI:SS.MS') || ' ' ||
+	got := in.db.Rows(t, `SELECT event_id || ' ' || event_type || ' ' || account || ' ' || object_type || object_id || ' ' || to_char(received_at AT TIME ZONE 'UTC', 'MM-DD HH24:MI:SS.MS') || ' ' ||
 		(headers->>'X-Shopify-Topic') || ' ' || convert_from(body, 'UTF8') FROM events WHERE headers ? 'X-Shopify-Topic' ORDER BY event_id`)
 	want := []string{"w1 orders/create demo.myshopify.com order1 03-01 10:00:00.500 orders/create {\"id\":1,\r\n\"updated_at\":\"2026-03-01T10:00:00Z\"}",
 		`w2 orders/create demo.myshopify.com order2 03-01 10:00:00.000 orders/create {"id":2}`}
@@ -355,7 +343,7 @@ func TestCSV(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got = in.rows(t, `SELECT regexp_replace(event_id, '-[0-9a-f]{16}$', '-') || ' ' || event_type || ' ' || object_id || ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac' ORDER BY 1`)
+	got = in.db.Rows(t, `SELECT regexp_replace(event_id, '-[0-9a-f]{16}$', '-') || ' ' || event_type || ' ' || object_id || ' ' || convert_from(body, 'UTF8') FROM events e JOIN sources s ON s.number = e.source WHERE s.name = 'hmac' ORDER BY 1`)
 	want = []string{`rows.csv#1- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`, `rows.csv#2- order.made 7 {"what":"order.made","nr":"7","note":"a \"b\"\nc"}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -375,17 +363,11 @@ func TestCSV(t *testing.T) {
 func TestFolderOfBodies(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
-	dir := t.TempDir()
-	for name, text := range map[string]string{
+	dir := put(t, map[string]string{
 		"1.json": `{"action":"opened","issue":{"id":1,"number":1}}`, "1.json.headers": "X-GitHub-Delivery: d1\nX-Secret: no\n",
 		"2.json": `{"action":"closed","issue":{"id":2,"number":2}}`, "2.json.headers": "X-GitHub-Delivery: d2\r\nX-GitHub-Event: push\r\n",
 		"3.json": `{}`, "3.json.headers": "no headers", ".hidden": "x", "folder/x": "",
-	} {
-		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	im := in.order()
 	im.Into, im.Header = "github", http.Header{"X-Github-Event": {"issues"}}
 	var bad []string
@@ -403,7 +385,7 @@ func TestFolderOfBodies(t *testing.T) {
 	if fmt.Sprint(bad) != "[3.json folder 3.json folder]" {
 		t.Errorf("bad %v", bad)
 	}
-	got := in.rows(t, `SELECT event_id || ' ' || event_type || ' ' || headers::text FROM events ORDER BY 1`)
+	got := in.db.Rows(t, `SELECT event_id || ' ' || event_type || ' ' || headers::text FROM events ORDER BY 1`)
 	want := []string{`d1 issues.opened {"X-Github-Event": "issues", "X-Github-Delivery": "d1"}`, `d2 push.closed {"X-Github-Event": "push", "X-Github-Delivery": "d2"}`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -418,17 +400,17 @@ func TestTimeOfReceipt(t *testing.T) {
 	im.Into = "stripe"
 	far := strings.Replace(compact(in.stripes(t, 1)[0]), "1780000000", "4070908800", -1)
 	in.wantImport(t, im, "x.ndjson", []byte(far), archive.Imported{Read: 1, New: 1})
-	if got := in.rows(t, `SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`); fmt.Sprint(got) != "[truetrue]" {
+	if got := in.db.Rows(t, `SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`); fmt.Sprint(got) != "[truetrue]" {
 		t.Errorf("received in the past, occurred in the future: %v", got)
 	}
 	in.register(t)
 	in.apply(t)
-	if got := in.rows(t, `SELECT status FROM outcomes`); fmt.Sprint(got) != "[dead]" {
+	if got := in.db.Rows(t, `SELECT status FROM outcomes`); fmt.Sprint(got) != "[dead]" {
 		t.Errorf("outcomes %v", got)
 	}
 	im.ReceivedAt = time.UnixMicro(1_785_000_000_000_000)
 	in.wantImport(t, im, "y.ndjson", []byte(compact(in.stripes(t, 2)[1])), archive.Imported{Read: 1, New: 1})
-	if got := in.rows(t, `SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
+	if got := in.db.Rows(t, `SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
 		t.Errorf("--received-at: %v", got)
 	}
 }

@@ -239,28 +239,47 @@ func (f *volatileFile) Size() (int64, error) {
 
 func (f *volatileFile) Close() error { return nil }
 
+// waiting is a disk whose syncs wait before they begin.
+type waiting struct {
+	*volatile
+	wait func()
+}
+
+func (d *waiting) Create(name string) (spool.File, error) {
+	f, err := d.volatile.Create(name)
+	return waitingFile{f, d.wait}, err
+}
+
+type waitingFile struct {
+	spool.File
+	wait func()
+}
+
+func (f waitingFile) Sync() error {
+	f.wait()
+	return f.File.Sync()
+}
+
 // hanging is a disk whose syncs do not end while it hangs.
 type hanging struct {
-	*volatile
+	waiting
 	hang  atomic.Bool
 	until chan struct{}
 }
 
-func (d *hanging) Create(name string) (spool.File, error) {
-	f, err := d.volatile.Create(name)
-	return hangingFile{f, d}, err
+func newHanging() *hanging {
+	d := &hanging{until: make(chan struct{})}
+	d.waiting = waiting{newVolatile(1, -1), func() {
+		if d.hang.Load() {
+			<-d.until
+		}
+	}}
+	return d
 }
 
-type hangingFile struct {
-	spool.File
-	disk *hanging
-}
-
-func (f hangingFile) Sync() error {
-	if f.disk.hang.Load() {
-		<-f.disk.until
-	}
-	return f.File.Sync()
+// newSlow is a disk whose syncs take a while.
+func newSlow(takes time.Duration) *waiting {
+	return &waiting{newVolatile(1, -1), func() { <-time.After(takes) }}
 }
 
 // only is the one segment that was written to.
@@ -297,25 +316,4 @@ func (d *volatile) flip() {
 		written := len(bytes.TrimRight(f.data, "\x00"))
 		f.data[48+d.rand.IntN(written-48)] ^= 1 << d.rand.IntN(8)
 	}
-}
-
-// slow is a disk whose syncs take a while.
-type slow struct {
-	*volatile
-	takes time.Duration
-}
-
-func (d *slow) Create(name string) (spool.File, error) {
-	f, err := d.volatile.Create(name)
-	return slowFile{f, d.takes}, err
-}
-
-type slowFile struct {
-	spool.File
-	takes time.Duration
-}
-
-func (f slowFile) Sync() error {
-	<-time.After(f.takes)
-	return f.File.Sync()
 }

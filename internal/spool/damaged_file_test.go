@@ -2,10 +2,12 @@ package spool_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/spool"
@@ -45,17 +47,12 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			begin := func() *running {
-				disk, err := spool.Folder(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
+				disk := folder(t, dir)
 				return start(t, disk, small)
 			}
 			r := begin()
 			for range 2 {
-				if err := r.Append(t.Context(), make([]byte, 64)); err != nil {
-					t.Fatal(err)
-				}
+				r.keep(t, string(make([]byte, 64)))
 			}
 			r.stop()
 			name := filepath.Join(dir, strings.Repeat("0", 19)+"1.spool")
@@ -100,9 +97,7 @@ func TestStats_damagedFileThatCannotBeRenamed_isCounted(t *testing.T) {
 	t.Parallel()
 	disk := newVolatile(1, -1)
 	r := start(t, disk, small)
-	if err := r.Append(t.Context(), []byte("kept")); err != nil {
-		t.Fatal(err)
-	}
+	r.keep(t, "kept")
 	r.stop()
 	disk.only(t).data[48+33] ^= 1
 	r = start(t, disk, small)
@@ -124,10 +119,7 @@ func TestStats_refusedRecord_isCountedUntilRemoved(t *testing.T) {
 	dir := t.TempDir()
 	var r *running
 	restart := func() {
-		disk, err := spool.Folder(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		disk := folder(t, dir)
 		r = start(t, disk, small)
 	}
 	restart()
@@ -149,5 +141,48 @@ func TestStats_refusedRecord_isCountedUntilRemoved(t *testing.T) {
 	r.all(t)
 	if s := r.Stats(); s.Refused != 0 {
 		t.Errorf("after the removal: %+v", s)
+	}
+}
+
+// A drain that has read a file to its end does not remove it while a delivery is being written to it.
+func TestDrain_writeUnderWay_keepsTheFile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := newHanging()
+		r := start(t, disk, small)
+		r.keep(t, "first")
+		synctest.Wait()
+		disk.hang.Store(true)
+		acknowledged, drained := make(chan error, 1), make(chan map[string]int, 1)
+		go func() { acknowledged <- r.Append(t.Context(), []byte("second")) }()
+		synctest.Wait()
+		go func() { drained <- r.all(t) }()
+		synctest.Wait()
+		close(disk.until)
+		if err := <-acknowledged; err != nil {
+			t.Error(err)
+		}
+		got := <-drained
+		maps.Copy(got, r.all(t))
+		if want := map[string]int{"first": 1, "second": 1}; !maps.Equal(got, want) {
+			t.Errorf("drained %v, want %v", got, want)
+		}
+		r.stop()
+	})
+}
+
+// A drain that has read a file to its end does not remove it where a delivery was added since.
+func TestDrain_recordAddedMeanwhile_keepsTheFile(t *testing.T) {
+	t.Parallel()
+	r := start(t, newVolatile(1, -1), small)
+	defer r.stop()
+	r.keep(t, "first")
+	read := r.End()
+	r.keep(t, "second")
+	if r.Retire(read) {
+		t.Error("the file with the second delivery may be removed")
+	}
+	if got, want := r.all(t), map[string]int{"first": 1, "second": 1}; !maps.Equal(got, want) {
+		t.Errorf("drained %v, want %v", got, want)
 	}
 }

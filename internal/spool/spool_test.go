@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // running is a spool whose writer runs.
@@ -159,16 +160,14 @@ func live(t *testing.T, r *running, rnd *rand.Rand, n *int, want, given, taken m
 
 func TestNothingComesTwice(t *testing.T) {
 	t.Parallel()
-	r := start(t, folder(t), small)
+	r := start(t, folder(t, t.TempDir()), small)
 	var mu sync.Mutex
 	got := map[string]int{}
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 50 {
-				if err := r.Append(t.Context(), fmt.Appendf(nil, "%d/%d", i, j)); err != nil {
-					t.Error(err)
-				}
+				r.keep(t, string(fmt.Appendf(nil, "%d/%d", i, j)))
 			}
 		})
 	}
@@ -207,9 +206,9 @@ func TestNothingComesTwice(t *testing.T) {
 	}
 }
 
-func folder(t *testing.T) spool.Disk {
+func folder(t *testing.T, dir string) spool.Disk {
 	t.Helper()
-	disk, err := spool.Folder(t.TempDir())
+	disk, err := spool.Folder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,24 +218,16 @@ func folder(t *testing.T) spool.Disk {
 func TestFilesGoWhenAllIsTaken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	disk, err := spool.Folder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	disk := folder(t, dir)
 	r := start(t, disk, small)
 	for i := range 50 {
-		if err := r.Append(t.Context(), bytes.Repeat([]byte{byte(i)}, 1000)); err != nil {
-			t.Fatal(err)
-		}
+		r.keep(t, string(bytes.Repeat([]byte{byte(i)}, 1000)))
 	}
 	if s := r.Stats(); s.Records != 50 || s.Bytes < 50_000 || s.Oldest.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	r.stop()
-	if disk, err = spool.Folder(dir); err != nil {
-		t.Fatal(err)
-	}
-	r = start(t, disk, small)
+	r = start(t, folder(t, dir), small)
 	if s := r.Stats(); s.Records != 50 || s.Bytes < 50_000 || s.Oldest.IsZero() {
 		t.Errorf("after a restart: %+v", s)
 	}
@@ -272,9 +263,7 @@ func TestFlippedBits(t *testing.T) {
 		for i := range 10 {
 			rec := record(rnd, i)
 			want[rec] = true
-			if err := r.Append(t.Context(), []byte(rec)); err != nil {
-				t.Fatal(err)
-			}
+			r.keep(t, rec)
 		}
 		r.stop()
 		disk.flip()
@@ -306,9 +295,7 @@ func TestABodyIsNoFrame(t *testing.T) {
 	t.Parallel()
 	disk := newVolatile(1, -1)
 	r := start(t, disk, small)
-	if err := r.Append(t.Context(), []byte("kept")); err != nil {
-		t.Fatal(err)
-	}
+	r.keep(t, "kept")
 	file := disk.only(t)
 	kept := bytes.Clone(file.data[48:96])
 	if !bytes.Contains(kept, []byte("kept")) {
@@ -319,9 +306,7 @@ func TestABodyIsNoFrame(t *testing.T) {
 	made = binary.LittleEndian.AppendUint64(made, 1)
 	sum := sha256.Sum256(slices.Concat(binary.LittleEndian.AppendUint64(nil, 96+32+48), made, []byte("made")))
 	made = slices.Concat(made, sum[:16], []byte("made"), make([]byte, 12))
-	if err := r.Append(t.Context(), slices.Concat(kept, made)); err != nil {
-		t.Fatal(err)
-	}
+	r.keep(t, string(slices.Concat(kept, made)))
 	r.stop()
 	file.data[96+4] ^= 1 // the length
 	r = start(t, disk, small)
@@ -335,7 +320,7 @@ func TestABodyIsNoFrame(t *testing.T) {
 
 func TestFull(t *testing.T) {
 	t.Parallel()
-	r := start(t, folder(t), spool.Options{MaxBytes: 4 << 10, SegmentBytes: 8 << 10})
+	r := start(t, folder(t, t.TempDir()), spool.Options{MaxBytes: 4 << 10, SegmentBytes: 8 << 10})
 	var err error
 	n := 0
 	for ; err == nil; n++ {
@@ -352,11 +337,9 @@ func TestFull(t *testing.T) {
 
 func TestALargeRecordHasAFileOfItsOwn(t *testing.T) {
 	t.Parallel()
-	r := start(t, folder(t), small)
+	r := start(t, folder(t, t.TempDir()), small)
 	for _, size := range []int{10, 100_000, 10, 3 << 20} {
-		if err := r.Append(t.Context(), bytes.Repeat([]byte("y"), size)); err != nil {
-			t.Fatal(err)
-		}
+		r.keep(t, string(bytes.Repeat([]byte("y"), size)))
 	}
 	if got := r.all(t); len(got) != 3 || got[strings.Repeat("y", 10)] != 2 {
 		t.Errorf("%d records", len(got))
@@ -369,9 +352,7 @@ func TestAFailedSyncAcknowledgesNothing(t *testing.T) {
 	for _, kind := range []string{"write", "sync"} {
 		disk := newVolatile(7, -1)
 		r := start(t, disk, small)
-		if err := r.Append(t.Context(), []byte("before")); err != nil {
-			t.Fatal(err)
-		}
+		r.keep(t, "before")
 		disk.set(kind, errors.New("input/output error"))
 		if err := r.Append(t.Context(), []byte("during")); !errors.Is(err, spool.ErrBroken) {
 			t.Errorf("%s fails: %v", kind, err)
@@ -401,7 +382,7 @@ func (d *volatile) set(kind string, err error) {
 func TestAHangingDiskRefusesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		disk := &hanging{volatile: newVolatile(1, -1), until: make(chan struct{})}
+		disk := newHanging()
 		r := start(t, disk, small)
 		synctest.Wait()
 		disk.hang.Store(true)
@@ -416,9 +397,7 @@ func TestAHangingDiskRefusesAtOnce(t *testing.T) {
 		}
 		close(disk.until)
 		synctest.Wait()
-		if err := r.Append(t.Context(), []byte("third")); err != nil {
-			t.Error(err)
-		}
+		r.keep(t, "third")
 		r.stop()
 	})
 }
@@ -428,16 +407,14 @@ func TestDeliveriesShareASync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const senders, each, sync2ms = 64, 20, 2 * time.Millisecond
-		r := start(t, &slow{newVolatile(1, -1), sync2ms}, small)
+		r := start(t, newSlow(sync2ms), small)
 		synctest.Wait()
 		began := time.Now()
 		var wg sync.WaitGroup
 		for range senders {
 			wg.Go(func() {
 				for range each {
-					if err := r.Append(t.Context(), make([]byte, 100)); err != nil {
-						t.Error(err)
-					}
+					r.keep(t, string(make([]byte, 100)))
 				}
 			})
 		}
@@ -455,14 +432,9 @@ func TestDeliveriesShareASync(t *testing.T) {
 // What is told of a sealed spool stays true: nothing more is taken, what was taken before is written, and it can still be drained.
 func TestSealed(t *testing.T) {
 	t.Parallel()
-	disk, err := spool.Folder(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	disk := folder(t, t.TempDir())
 	s := start(t, disk, small)
-	if err := s.Append(t.Context(), []byte("before")); err != nil {
-		t.Fatal(err)
-	}
+	s.keep(t, "before")
 	s.Seal()
 	if err := s.Append(t.Context(), []byte("after")); !errors.Is(err, spool.ErrBroken) || s.Stats().Records != 1 {
 		t.Errorf("%v, %+v", err, s.Stats())
@@ -471,3 +443,5 @@ func TestSealed(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestMain(m *testing.M) { testkit.Main(m) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -34,27 +35,62 @@ type testBundle struct {
 // setup connects by way of a proxy if one is given, makes the streams and a publisher that does not run yet.
 func setup(t *testing.T, maxMessages int64, proxied bool) (*testBundle, *testkit.FaultProxy) {
 	t.Helper()
-	b := &testBundle{nats: testkit.JetStream(t), limits: stream.DefaultLimits, registry: prometheus.NewRegistry()}
-	b.limits.MaxMessages, b.limits.MaxBytes = maxMessages, 64<<20
-	url := b.nats.URL
-	var proxy *testkit.FaultProxy
-	if proxied {
-		proxy = testkit.Proxy(t, url)
-		url = proxy.URL
+	server := testkit.JetStream(t)
+	if !proxied {
+		return connect(t, server, server.URL, maxMessages), nil
 	}
+	proxy := testkit.Proxy(t, server.URL)
+	return connect(t, server, proxy.URL, maxMessages), proxy
+}
+
+func connect(t *testing.T, server *testkit.Server, url string, maxMessages int64) *testBundle {
+	t.Helper()
+	b := &testBundle{nats: server, limits: stream.DefaultLimits, registry: prometheus.NewRegistry()}
+	b.limits.MaxMessages, b.limits.MaxBytes = maxMessages, 64<<20
 	log := slog.New(slog.DiscardHandler)
 	var err error
 	if b.conn, err = stream.Connect(stream.Options{URL: url, Name: t.Name(), Logger: log}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.conn.Close)
-	if err := b.conn.Ensure(t.Context(), b.limits); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, patience, func() error { return b.conn.Ensure(t.Context(), b.limits) })
 	if b.Publisher, err = stream.NewPublisher(b.conn, b.limits, log, b.registry); err != nil {
 		t.Fatal(err)
 	}
-	return b, proxy
+	return b
+}
+
+// publish publishes events, each of which must be taken.
+func (b *testBundle) publish(t *testing.T, evs ...stream.Event) {
+	t.Helper()
+	for i, ack := range b.conn.PublishEvents(t.Context(), evs) {
+		if ack.Err != nil {
+			t.Fatalf("message %d: %v", i, ack.Err)
+		}
+	}
+}
+
+// drained waits until no message waits for the processors.
+func (b *testBundle) drained(t *testing.T, exact bool) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		lag, err := b.conn.Lag(t.Context(), exact)
+		if err == nil && (lag.Messages != 0 || exact && (lag.Span != 0 || lag.OldestAge != 0)) {
+			err = fmt.Errorf("%+v", lag)
+		}
+		return err
+	})
+}
+
+// consume acknowledges what comes until stop is called.
+func (b *testBundle) consume(t *testing.T) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	consumed := make(chan error, 1)
+	go func() {
+		consumed <- b.conn.Consume(ctx, 10, func(m stream.Message) error { return m.Ack() }, func(err error) { t.Error(err) })
+	}()
+	return func() error { cancel(); return <-consumed }
 }
 
 func (b *testBundle) run(t *testing.T) {
@@ -118,21 +154,9 @@ func TestGateFollowsTheLag(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	consumed := make(chan error, 1)
-	go func() {
-		consumed <- b.conn.Consume(ctx, 10, func(m stream.Message) error { return m.Ack() }, func(err error) { t.Error(err) })
-	}()
-	// The server counts an acknowledgement a moment after it came.
-	testkit.Eventually(t, patience, func() error {
-		lag, err := b.conn.Lag(t.Context(), false)
-		if err == nil && lag.Messages > 0 {
-			err = fmt.Errorf("a lag of %d is not worked off", lag.Messages)
-		}
-		return err
-	})
-	cancel()
-	if err := <-consumed; err != nil {
+	stop := b.consume(t)
+	b.drained(t, false) // the server counts an acknowledgement a moment after it came
+	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 	before := b.result(t, "acknowledged")
@@ -145,7 +169,7 @@ func TestGateFollowsTheLag(t *testing.T) {
 	})
 }
 
-// Offer never blocks: what does not fit is counted.
+// Offer never blocks: what waits and what does not fit are counted.
 func TestOfferNeverBlocks(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100, false)
@@ -163,6 +187,10 @@ func TestOfferNeverBlocks(t *testing.T) {
 	}
 	if n := b.result(t, "overflowed"); n != 7 {
 		t.Errorf("%d events overflowed, want 7", n)
+	}
+	events, bytes := b.gauge(t, "postern_publish_queue_events"), b.gauge(t, "postern_publish_queue_bytes")
+	if events != stream.QueueSize || bytes != 2*stream.QueueSize {
+		t.Errorf("%v events of %v bytes wait, want %d of two each", events, bytes, stream.QueueSize)
 	}
 }
 
@@ -292,9 +320,7 @@ func TestForeignMessageIsDropped(t *testing.T) {
 	if _, err := b.conn.JetStream().Publish(t.Context(), "postern.events.s.t", []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	if acks := b.conn.PublishEvents(t.Context(), []stream.Event{event(7)}); acks[0].Err != nil {
-		t.Fatal(acks[0].Err)
-	}
+	b.publish(t, event(7))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var foreign error
@@ -309,13 +335,7 @@ func TestForeignMessageIsDropped(t *testing.T) {
 	if got != 7 || foreign == nil || !strings.Contains(foreign.Error(), "Postern-Id") {
 		t.Errorf("event %d was read; of the foreign message we were told %v", got, foreign)
 	}
-	testkit.Eventually(t, patience, func() error {
-		lag, err := b.conn.Lag(t.Context(), true)
-		if err == nil && lag.Messages > 0 {
-			err = fmt.Errorf("%d messages are left", lag.Messages)
-		}
-		return err
-	})
+	b.drained(t, true)
 }
 
 // Two servers on one folder would corrupt it: the second is refused, and the folder is free again after the first.
@@ -347,3 +367,52 @@ func TestEmbeddedLocksItsFolder(t *testing.T) {
 	}
 	again.Stop()
 }
+
+// gauge is a publisher's metric as it is now.
+func (b *testBundle) gauge(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
+}
+
+// The lag is told in messages, seconds and as a share; while the stream does not answer nobody knows it, and nobody says a number.
+func TestLagIsTold(t *testing.T) {
+	t.Parallel()
+	b, proxy := setup(t, 100, true)
+	b.run(t)
+	for n := range 10 {
+		b.Offer(event(n))
+	}
+	const messages, seconds, share = "postern_stream_lag_messages", "postern_stream_lag_seconds", "postern_stream_lag_ratio"
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		testkit.Eventually(t, patience, func() error {
+			if !ok() {
+				return fmt.Errorf("%s: %v messages, %v s, share %v", what, b.gauge(t, messages), b.gauge(t, seconds), b.gauge(t, share))
+			}
+			return nil
+		})
+	}
+	until("ten wait", func() bool {
+		return b.gauge(t, messages) == 10 && b.gauge(t, seconds) > 0 && b.gauge(t, share) >= 0.1 && b.gauge(t, share) < 0.2
+	})
+	before := b.gauge(t, seconds)
+	until("they grow older", func() bool { return b.gauge(t, seconds) > before })
+	proxy.Stall()
+	until("nobody knows", func() bool {
+		return math.IsNaN(b.gauge(t, messages)) && math.IsNaN(b.gauge(t, seconds)) && math.IsNaN(b.gauge(t, share))
+	})
+	proxy.Restore()
+	until("known again", func() bool { return b.gauge(t, messages) == 10 })
+}
+
+func TestMain(m *testing.M) { testkit.Main(m) }

@@ -1,16 +1,26 @@
 package stream_test
 
 import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 func TestToken(t *testing.T) {
@@ -119,4 +129,208 @@ func FuzzParseEvent(f *testing.F) {
 			t.Error("an error without words")
 		}
 	})
+}
+
+// sized is an event of long names, which cost three times their bytes in headers, and a body of so many bytes.
+func sized(n, body int) stream.Event {
+	return stream.Event{Source: "s", Stored: provider.Stored{ID: int64(n), Key: strings.Repeat("é", 4000), Type: "t", ReceivedAt: time.Unix(1, 0),
+		Body: bytes.Repeat([]byte("x"), body)}}
+}
+
+// take reads n messages and acknowledges them.
+func (b *testBundle) take(t *testing.T, n int) map[int64]stream.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	got := map[int64]stream.Event{}
+	err := b.conn.Consume(ctx, n, func(m stream.Message) error {
+		if got[m.ID] = m.Event; len(got) == n {
+			cancel()
+		}
+		return m.Ack()
+	}, func(err error) { t.Error(err) })
+	if err != nil || len(got) != n {
+		t.Fatalf("%d of %d messages were read: %v", len(got), n, err)
+	}
+	return got
+}
+
+// Whatever the server's max_payload, every event travels: with its body up to what is left beside the longest names, as a claim
+// check above it, and whether published at once or offered.
+func TestBodiesFitTheServer(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		maxPayload int32
+		largest    int
+	}{
+		"the server's default": {0, stream.MaxBody},
+		"128 KiB":              {128 << 10, 96 << 10},
+		"headers only":         {32 << 10, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testkit.JetStreamMaxPayload(t, tc.maxPayload)
+			b := connect(t, server, server.URL, stream.DefaultLimits.MaxMessages)
+			if n := b.conn.LargestBody(); n != tc.largest {
+				t.Fatalf("the largest body is %d bytes, want %d", n, tc.largest)
+			}
+			b.run(t)
+			bodies := []int{0, tc.largest, tc.largest + 1, stream.MaxBody, stream.MaxBody + 1}
+			for i, n := range bodies {
+				for j, ack := range b.conn.PublishEvents(t.Context(), []stream.Event{sized(i, n)}) {
+					if ack.Err != nil {
+						t.Errorf("event %d of %d bytes: %v", j, n, ack.Err)
+					}
+				}
+				b.Offer(sized(100+i, n))
+			}
+			b.until(t, "acknowledged", len(bodies))
+			for id, e := range b.take(t, 2*len(bodies)) {
+				n := bodies[id%100]
+				if claim := n > tc.largest; e.BodyInLog != claim || !claim && len(e.Body) != n {
+					t.Errorf("event %d of %d bytes came with %d, a claim check: %v", id, n, len(e.Body), e.BodyInLog)
+				}
+			}
+		})
+	}
+}
+
+// A change is found at its sequence by its batch only: not another's, not after a wipe, not where the stream is gone.
+func TestHasChange(t *testing.T) {
+	t.Parallel()
+	b, _ := setup(t, 1000, false)
+	acks := b.conn.PublishChanges(t.Context(), []stream.Change{
+		{Source: "s", ObjectType: "t", Batch: 7, Envelope: []byte("{}")}, {Source: "s", ObjectType: "t", Batch: 8, Envelope: []byte("{}")}})
+	has := func(sequence uint64, batch int64) (has bool) {
+		t.Helper()
+		testkit.Eventually(t, patience, func() (err error) {
+			has, err = b.conn.HasChange(t.Context(), sequence, batch)
+			return err
+		})
+		return has
+	}
+	for i, batch := range []int64{7, 8} {
+		if acks[i].Err != nil {
+			t.Fatal(acks[i].Err)
+		}
+		if !has(acks[i].Sequence, batch) || has(acks[i].Sequence, batch+1) || has(acks[i].Sequence+2, batch) {
+			t.Errorf("batch %d is not found at %d, or elsewhere too", batch, acks[i].Sequence)
+		}
+	}
+	b.nats.Wipe(t)
+	if has(acks[0].Sequence, 7) {
+		t.Error("a change is found in a stream that is gone")
+	}
+	testkit.Eventually(t, patience, func() error { return b.conn.Ensure(t.Context(), b.limits) })
+	if has(acks[0].Sequence, 7) {
+		t.Error("a change is found in an empty stream")
+	}
+}
+
+func TestCheckServer_belowFirstCleanReleaseOfItsLine_isRejected(t *testing.T) {
+	t.Parallel()
+	const newer = "a newer release of these lines"
+	if err := stream.CheckServer(server.VERSION); err != nil {
+		t.Errorf("the server inside this program: %v", err)
+	}
+	for version, want := range map[string]string{
+		"1.4.1":       newer,
+		"2.9.10":      newer,
+		"2.10.29":     newer,
+		"2.11.15":     newer, // GHSA-9983-vrx2-fg9c is fixed there, later notes are not
+		"2.11.17":     newer,
+		"2.12.0":      "install 2.12.12 or",
+		"2.12.3":      "install 2.12.12 or", // CVE-2026-33222
+		"2.12.6":      "install 2.12.12 or", // CVE-2026-58253
+		"2.12.7":      "install 2.12.12 or", // CVE-2026-58250
+		"2.12.8-fips": "install 2.12.12 or",
+		"2.12.11":     "install 2.12.12 or", // CVE-2026-58210
+		"2.12.12":     "",
+		"2.12.15":     "",
+		"2.13.0":      newer, // a line that was never released
+		"2.14.0":      "install 2.14.3 or",
+		"2.14.2":      "install 2.14.3 or",
+		"2.14.3":      "",
+		"2.14.9":      "",
+		"2.15.0":      "",
+		"2.15.0-RC.1": "",
+		"2.15.2":      "",
+		"2.16.0":      "",
+		"3.0.0":       "",
+		"unreadable":  `read the version of nats-server "unreadable"`,
+	} {
+		err := stream.CheckServer(version)
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s is rejected: %v", version, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: error %v, want %q", version, err, want)
+		case want != "" && version != "unreadable" && !strings.Contains(err.Error(), "published vulnerabilities (https://advisories.nats.io)"):
+			t.Errorf("%s: error %v does not say why", version, err)
+		}
+	}
+}
+
+func TestConn_vulnerableServer_isRejectedAndLogged(t *testing.T) {
+	t.Parallel()
+	log := warnings{told: make(chan string, 10)}
+	conn, err := stream.Connect(stream.Options{URL: pretend(t, "2.12.11"), Name: t.Name(), Logger: slog.New(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	select {
+	case text := <-log.told:
+		if !strings.Contains(text, "install 2.12.12") {
+			t.Errorf("logged is %s", text)
+		}
+	case <-time.After(patience):
+		t.Error("nothing is logged")
+	}
+	if err := conn.CheckServer(); err == nil || !strings.Contains(err.Error(), "nats-server 2.12.11 ") {
+		t.Errorf("the check says %v", err)
+	}
+}
+
+// pretend serves the part of the protocol that a client needs to connect, as a server of some version.
+func pretend(t *testing.T, version string) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "INFO {\"server_id\":\"x\",\"version\":%q,\"max_payload\":1048576}\r\n", version)
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+				if bytes.HasPrefix(lines.Bytes(), []byte("PING")) {
+					fmt.Fprint(c, "PONG\r\n")
+				}
+			}
+			_ = c.Close()
+		}
+	}()
+	return "nats://" + l.Addr().String()
+}
+
+func TestDocuments_nameTheCleanReleases(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"README.md", "docs/operations.md", "docs/decisions/0057-nats-without-published-vulnerabilities.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range stream.CleanReleases() {
+			if !strings.Contains(string(text), r) {
+				t.Errorf("%s does not name NATS %s", page, r)
+			}
+		}
+	}
 }

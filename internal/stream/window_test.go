@@ -44,24 +44,6 @@ func window(t *testing.T, proxied bool) (*stream.Window, *counted, *testkit.Faul
 	return w, &c, proxy
 }
 
-// Each message is counted once, whatever its answer, and more go out than fit at once.
-func TestWindowCountsEachMessageOnce(t *testing.T) {
-	t.Parallel()
-	w, c, _ := window(t, false)
-	const taken, refused = 3 * stream.InFlight, 7
-	for n := range taken + refused {
-		subject := "postern.events.s.t"
-		if n < refused {
-			subject = "nobody.listens"
-		}
-		testkit.Eventually(t, patience, func() error { return w.Publish(subject) })
-	}
-	c.until(t, taken, refused)
-	if n := w.Unanswered(); n != 0 {
-		t.Errorf("%d unanswered", n)
-	}
-}
-
 // A run is counted by its messages: those that did not go out failed, the others are as its one answer says.
 func TestWindowCountsRuns(t *testing.T) {
 	t.Parallel()
@@ -143,51 +125,6 @@ func silent(t *testing.T) (*testBundle, *stream.Window, *counted) {
 		t.Fatal(err)
 	}
 	return b, w, &c
-}
-
-// A message that is never answered holds up no other.
-func TestWindowOutlivesALostAnswer(t *testing.T) {
-	t.Parallel()
-	_, w, c := silent(t)
-	if err := w.Publish("silent"); err != nil {
-		t.Fatal(err)
-	}
-	const others = 3 * stream.InFlight
-	for range others {
-		testkit.Eventually(t, patience, func() error { return w.Publish("postern.events.s.t") })
-	}
-	c.until(t, others, 0)
-	if n := w.Unanswered(); n != 1 {
-		t.Errorf("%d unanswered, want the one that was lost", n)
-	}
-	w.Expire(time.Now().Add(time.Minute))
-	c.until(t, others, 1)
-}
-
-// A late answer neither counts for the message that has the place now nor frees it.
-func TestWindowTakesNoLateAnswer(t *testing.T) {
-	t.Parallel()
-	_, w, c := silent(t)
-	late, err := w.Send("silent")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Expire(time.Now().Add(time.Minute))
-	for range stream.InFlight { // so that each place is taken
-		if err := w.Publish("silent"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.Answer(late, "{}")
-	if n := w.Unanswered(); n != stream.InFlight {
-		t.Errorf("%d unanswered after an answer to nobody, want %d", n, stream.InFlight)
-	}
-	if err := w.Publish("silent"); !errors.Is(err, stream.ErrNoRoom) {
-		t.Errorf("one too many: %v", err)
-	}
-	c.until(t, 0, 1)
-	w.Close()
-	c.until(t, 0, 1+stream.InFlight)
 }
 
 // Whatever is answered, in whatever order, twice, too late or never: each message is counted once, and what is neither counted nor unanswered

@@ -16,15 +16,13 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
 // ahead puts the database's clock forward.
 func (b *testBundle) ahead(t *testing.T, by string) {
 	t.Helper()
-	_, err := b.db.Pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+by+`'''`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+by+`'''`)
 }
 
 // scheduled waits until a schedule stands so.
@@ -83,19 +81,11 @@ const oftenAndBad = `schedules:
 // What the configuration plans is planned, carried out and told of, also where JetStream was away at the end of a run, and follows a reload.
 func TestSchedulesOfTheConfiguration(t *testing.T) {
 	t.Parallel()
-	tune := func(tuning *app.Tuning) {
-		tuning.Runs.Poll, tuning.Runs.Again = 20*time.Millisecond, 100*time.Millisecond
-	}
-	r := startReloading(t, source("a", "s"), time.Hour)
-	stop(t, r.app)
+	r := newReloading(t, nil)
 	r.head += oftenAndBad
-	r.write(t, source("a", "s"))
-	loader := config.NewLoader(r.file, config.ForGateway, nil)
-	var err error
-	if r.cfg, err = loader.Load(); err != nil {
-		t.Fatal(err)
-	}
-	r.app = r.startLogged(t, app.Options{Gateway: true, Processor: true, Loader: loader, Hangup: r.hangup, Tune: tune})
+	r.begin(t, source("a", "s"), app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
+		tuning.Runs.Poll, tuning.Runs.Again = 20*time.Millisecond, 100*time.Millisecond
+	}})
 	r.mustPost(t, "a", delivery(t, "s"))
 	s := r.scheduled(t, "often", func(s *runs.Scheduled) bool { return s.Planned })
 	if s.Last != 0 || s.Next.IsZero() || s.TimeZone != "Europe/Berlin" || s.Parameters["rate"] != "50" {
@@ -180,10 +170,138 @@ func TestSchedulesAreChecked(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t), cfg: config.Default()}
-	b.cfg.Schedules = map[string]*config.Schedule{"x": {Job: "sweep"}}
+	cfg := config.Default()
+	cfg.Schedules = map[string]*config.Schedule{"x": {Job: "sweep"}}
 	var p *config.Problem
-	if _, err := app.New(t.Context(), app.Options{Config: b.cfg, Processor: true}); !errors.As(err, &p) || p.Path != "schedules.x.job" {
+	if _, err := app.New(t.Context(), app.Options{Config: cfg, Processor: true}); !errors.As(err, &p) || p.Path != "schedules.x.job" {
 		t.Errorf("the app starts: %v", err)
 	}
+}
+
+// What a shop asks to be forgotten is redacted where its source is set so, and nowhere else, in the feeds too; also what it asked for before a reload set it.
+func TestRedactOnRequest(t *testing.T) {
+	t.Parallel()
+	const shop = "  shop:\n    provider: shopify\n    account: postern-demo.myshopify.com\n    secrets: [{name: s, value: whsec_secret_of_a_test}]\n"
+	r := newReloading(t, nil)
+	r.begin(t, shop, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
+		tuning.AnswersEvery, tuning.Runs.Poll = 20*time.Millisecond, 20*time.Millisecond
+		tuning.Processor.AuditEvery, tuning.Processor.AuditAge = 50*time.Millisecond, 10*time.Millisecond
+	}})
+	request := r.mustPost(t, "shop", r.sign(t, "shop", "customers/redact", 1, time.Now()))
+	r.outcome(t, request.ID)
+	r.soon(t, `SELECT EXISTS (SELECT FROM checkpoints WHERE job = 'auditor' AND cursor >= $1::bigint)`, request.ID)
+	r.soon(t, `SELECT NOT EXISTS (SELECT FROM runs) AND EXISTS (SELECT FROM events WHERE id = $1::bigint AND body IS NOT NULL)`, request.ID)
+	r.write(t, shop+"    redact_on_request: true\n")
+	r.hangup <- struct{}{}
+	r.soon(t, `SELECT body IS NULL FROM events WHERE id = $1::bigint`, request.ID)
+	// Its message, and copies where the auditor was quicker than the outcome.
+	r.soon(t, `SELECT EXISTS (SELECT FROM runs WHERE status = 'done' AND asked->>'requested_by' = $1 AND (counts->>'messages')::int >= 1)`, request.ID)
+}
+
+// soon waits until a question is answered with yes.
+func (b *testBundle) soon(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		var yes bool
+		if err := b.db.Pool.QueryRow(t.Context(), sql, args...).Scan(&yes); err != nil || !yes {
+			return fmt.Errorf("%s: %t, %v", sql, yes, err)
+		}
+		return nil
+	})
+}
+
+// paidRule is a destination and a rule about paid invoices.
+func paidRule(url string, version int) string {
+	return fmt.Sprintf(`destinations:
+  mail: {url: %q, key: {value: key-of-mail}, allow: [127.0.0.1]}
+effects:
+  receipt:
+    source: a
+    type: invoice
+    when: new.status == "paid"
+    key: "receipt:{{ new.id }}"
+    rule_version: %d
+    steps: [{name: send, to: mail, path: "/mail", json: {invoice: "{{ new.id }}"}, capture: {id: id}}]
+`, url, version)
+}
+
+// A rule on a schedule is asked about what there is, at a time that has come.
+func TestARuleOnASchedule(t *testing.T) {
+	t.Parallel()
+	r := startReloading(t, source("a", "one"), time.Hour)
+	other := sink.New(t)
+	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t, id) != "applied" {
+		t.Fatal("not applied")
+	}
+	rule := strings.Replace(paidRule(other.URL, 1), `when: new.status == "paid"`, `schedule: {cron: "0 0 * * *"}`, 1)
+	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule)
+	r.reload(t, "ok")
+	r.waitRows(t, 1, `effect_windows`)
+	r.ahead(t, "24 hours")
+	r.followed(t, 1)
+}
+
+// followed waits until so many effects are done, and for no other.
+func (r *reloading) followed(t *testing.T, want int) {
+	t.Helper()
+	r.waitRows(t, want, `effects WHERE state = 'done'`)
+	r.wantRows(t, want, `effects`)
+}
+
+// A change is followed by its effect, once: not again for a duplicate, nor for another change, of which the log has a word; and again on purpose, under another version of the rule that was read while all runs.
+func TestAChangeIsFollowedByItsEffect(t *testing.T) {
+	t.Parallel()
+	var r *reloading
+	begun := time.Now().Add(-time.Minute)
+	paid := func(n int) receipt { // a second apart, so that their order is certain
+		return r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", n, begun.Add(time.Duration(n)*time.Second)))
+	}
+	r = startReloading(t, source("a", "one"), time.Hour)
+	other := sink.New(t)
+	if r.outcome(t, paid(1).ID) != "applied" {
+		t.Fatal("not applied")
+	}
+	r.followed(t, 0) // there is no rule yet
+	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 1))
+	r.reload(t, "ok")
+	for range 2 {
+		r.outcome(t, paid(2).ID)
+	}
+	r.followed(t, 1)
+	calls := other.Calls()
+	if len(calls) != 1 || calls[0].Header.Get("Authorization") != "Bearer key-of-mail" || !strings.HasPrefix(calls[0].Key, "postern-") || !strings.HasPrefix(fmt.Sprint(calls[0].JSON(t)["invoice"]), "in_") {
+		t.Errorf("%+v", calls)
+	}
+	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 2))
+	r.reload(t, "ok")
+	for n := range 2 { // the second changes what has its receipt
+		r.outcome(t, paid(3+n).ID)
+	}
+	r.followed(t, 2)
+	testkit.Eventually(t, time.Minute, func() error {
+		if said := r.log.String(); !strings.Contains(said, " effects=1\n") || !strings.Contains(said, " effects_known=1\n") {
+			return fmt.Errorf("no word of an effect that was planned, or of one that was known:\n%s", said)
+		}
+		return nil
+	})
+	r.wantRows(t, 0, `effect_steps WHERE request::text LIKE '%key-of-mail%'`)
+}
+
+// A processor tells what waits for a person, to whom the configuration says by now.
+func TestAnEffectThatWaitsIsTold(t *testing.T) {
+	t.Parallel()
+	r := startReloading(t, source("a", "one"), time.Hour)
+	other := sink.New(t)
+	rule := strings.Replace(paidRule(other.URL, 1), "    rule_version", "    approval: required\n    rule_version", 1)
+	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule+"notify:\n  oncall: {to: mail, path: /alerts, after: 1s}\n")
+	r.reload(t, "ok")
+	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t, id) != "applied" {
+		t.Fatal("not applied")
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if calls := other.Calls(); len(calls) != 1 || calls[0].Path != "/alerts" || !strings.Contains(calls[0].Body, `"about":"waiting_effects","state":"began","count":1`) {
+			return fmt.Errorf("told: %+v", calls)
+		}
+		return nil
+	})
 }

@@ -1,0 +1,366 @@
+package app_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// halfSent has sent the head of a delivery and the beginning of its body, and the server waits for the rest.
+func (b *testBundle) halfSent(t *testing.T) {
+	t.Helper()
+	conn := b.dial(t)
+	// The server tells a sender that asks to go on when it begins to read.
+	if _, err := io.WriteString(conn, "POST /webhooks/stripe HTTP/1.1\r\nHost: postern\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatalf("the server does not wait for the body: %q, %v", line, err)
+	}
+	if _, err := io.WriteString(conn, `{"id": "evt_`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Senders that never finish do not hold up a stop: what was acknowledged is stored, and published before the end.
+func TestStopCutsOffHalfSentBodies(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	gateway := b.launch(t, app.Options{Gateway: true})
+	b.app = gateway
+	for range 3 {
+		b.halfSent(t)
+	}
+	var ids []string
+	for n := range 20 {
+		ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1+n, time.Now())).ID)
+	}
+	stop(t, gateway) // which says what it left behind, and half-sent bodies would be
+	// A processor whose auditor looks at nothing can only apply what was published.
+	b.app = b.start(t, app.Options{Processor: true, Tune: func(tuning *app.Tuning) {
+		tuning.Processor.AuditEvery, tuning.Processor.AuditAge = time.Hour, time.Hour
+	}})
+	b.allApplied(t, ids)
+}
+
+// health asks over a connection whether the gateway is alive, and reads the answer.
+func health(conn net.Conn, answers *bufio.Reader) (status int, err error) {
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: postern\r\n\r\n"); err != nil {
+		return 0, err
+	}
+	res, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return res.StatusCode, err
+}
+
+// One connection more than may be open waits, and is served when another closes.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := configured(t, func(c *config.Config) { c.Ingest.MaxConnections = 2 })
+	b.app = b.start(t, app.Options{Gateway: true})
+	var open []net.Conn
+	for range 2 {
+		conn := b.dial(t)
+		if status, err := health(conn, bufio.NewReader(conn)); status != http.StatusOK {
+			t.Fatalf("status %d, %v", status, err)
+		}
+		open = append(open, conn)
+	}
+	waiting := b.dial(t)
+	answers := bufio.NewReader(waiting)
+	if err := waiting.SetDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := health(waiting, answers); !os.IsTimeout(err) {
+		t.Errorf("one connection too many is served: %d, %v", status, err)
+	}
+	if err := waiting.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if err := open[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(answers, nil)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("the one that waited is not served: %v", err)
+	}
+	_ = res.Body.Close()
+}
+
+// A gateway that was asked to stop first says that it is not ready, and goes on taking deliveries, each on a connection that it then closes, until balancers had the time to notice.
+func TestAGatewayDrainsBeforeItStops(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	b.cfg.Ingest.DrainDelay = 10 * time.Second
+	gateway, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true, Tune: patient})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.app = gateway
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- gateway.Run(ctx) }()
+	idle := b.dial(t)
+	answers := bufio.NewReader(idle)
+	testkit.Eventually(t, 30*time.Second, func() error { return b.readyz(http.StatusOK) })
+	if status, err := health(idle, answers); status != http.StatusOK {
+		t.Fatalf("status %d, %v", status, err)
+	}
+	asked := time.Now()
+	stop()
+	testkit.Eventually(t, 30*time.Second, func() error { return b.readyz(http.StatusServiceUnavailable) })
+	if b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1, time.Now())).ID == "" {
+		t.Error("no delivery is taken while the gateway drains")
+	}
+	if _, err := io.WriteString(idle, "GET /healthz HTTP/1.1\r\nHost: postern\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		t.Fatalf("a connection that was open is not served while the gateway drains: %v", err)
+	}
+	_ = res.Body.Close()
+	if !res.Close {
+		t.Error("the answer does not say that its connection closes")
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	if took := time.Since(asked); took < b.cfg.Ingest.DrainDelay {
+		t.Errorf("the gateway stopped after %s, before balancers had %s", took, b.cfg.Ingest.DrainDelay)
+	}
+}
+
+// readyz wants a status of the gateway's.
+func (b *testBundle) readyz(want int) error {
+	res, err := http.Get("http://" + b.app.Addr() + "/readyz")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != want {
+		return fmt.Errorf("/readyz says %d, want %d", res.StatusCode, want)
+	}
+	return nil
+}
+
+// Whoever stops a processor while it still waits for PostgreSQL is told of no failure; one that nobody stops fails.
+func TestStoppedBeforeItIsReady(t *testing.T) {
+	t.Parallel()
+	proxy := testkit.Proxy(t, testkit.Database(t).URL)
+	proxy.Stall()
+	file := filepath.Join(t.TempDir(), "postern.yaml")
+	text := fmt.Sprintf("database: {url: %q}\nnats: {url: 'nats://127.0.0.1:1'}\nadmin: {listen: '127.0.0.1:0'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n", proxy.URL)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stay := func(ctx context.Context) error {
+		return app.Stay(ctx, app.Options{Processor: true, AdminListen: "127.0.0.1:0", Loader: config.NewLoader(file, config.ForProcessor, nil)}, io.Discard)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := stay(ctx); err != nil {
+		t.Errorf("stopped early: %v", err)
+	}
+	if err := stay(t.Context()); err == nil {
+		t.Error("a processor without PostgreSQL starts")
+	}
+}
+
+// hanging starts a process whose way to PostgreSQL and JetStream can be stopped; who uses it stops it.
+func (b *testBundle) hanging(t *testing.T, o app.Options) (postgres, nats *testkit.FaultProxy) {
+	t.Helper()
+	postgres, nats = testkit.Proxy(t, b.db.URL), testkit.Proxy(t, b.nats.URL)
+	cfg := *b.cfg
+	cfg.Database.URL, cfg.NATS.URL = config.URL(postgres.URL), config.URL(nats.URL)
+	o.Config, o.Tune = &cfg, func(tuning *app.Tuning) { tuning.Ingest.StallAfter = time.Second }
+	b.app = b.launch(t, o)
+	return postgres, nats
+}
+
+// A gateway that stops while PostgreSQL stands still ends in order, and whoever waits for an append is told the truth: nothing was stored, or it is in the spool, from where it comes to the log.
+func TestGatewayStopsWhilePostgreSQLHangs(t *testing.T) {
+	t.Parallel()
+	for _, spooled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("spool=%t", spooled), func(t *testing.T) {
+			t.Parallel()
+			b := configured(t, nil)
+			if spooled {
+				b.cfg.Ingest.Spool.Dir = t.TempDir()
+			}
+			postgres, _ := b.hanging(t, app.Options{Gateway: true})
+			b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
+			postgres.Stall()
+			hangs := b.sign(t, "stripe", "invoice.paid", 2, time.Now())
+			type told struct {
+				answer
+				err error
+			}
+			answers := make(chan told, 1)
+			go func() {
+				a, err := b.try(t, http.DefaultClient, "stripe", hangs)
+				answers <- told{a, err}
+			}()
+			testkit.Eventually(t, time.Minute, func() error {
+				if scrape(t, b.app)["postern_held_bytes"].GetMetric()[0].GetGauge().GetValue() == 0 && len(answers) == 0 {
+					return errors.New("the delivery has not come")
+				}
+				return nil
+			})
+			took := stop(t, b.app)
+			t.Logf("stopped after %s", took)
+			switch a := <-answers; {
+			case a.err != nil:
+				t.Errorf("stopped after %s without an answer: %v", took, a.err)
+			case spooled && (a.status != http.StatusOK || !bytes.Contains(a.body, []byte(`"spooled":true`))),
+				!spooled && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == ""):
+				t.Errorf("%d %v: %s", a.status, a.header, a.body)
+			}
+			postgres.Restore()
+			b.app = b.start(t, app.Options{Gateway: true})
+			if !spooled {
+				b.mustPost(t, "stripe", hangs)
+			}
+			b.waitRows(t, 2, `events`)
+		})
+	}
+}
+
+// Nor is a processor held up by a PostgreSQL that stands still, nor by a commit that waits; what it had in hand is applied by the next.
+func TestProcessorStopsWhilePostgreSQLHangs(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"stands still", "commit waits"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			b := configured(t, nil)
+			gateway := b.start(t, app.Options{Gateway: true})
+			postgres, _ := b.hanging(t, app.Options{Processor: true})
+			processor := b.app
+			b.app = gateway
+			ids := []string{b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now())).ID}
+			b.allApplied(t, ids)
+			release := func() {}
+			if how == "stands still" {
+				postgres.Stall()
+			} else {
+				release = b.holdCommits(t)
+			}
+			for n := range 20 {
+				ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 2+n, time.Now())).ID)
+			}
+			if how == "commit waits" {
+				b.commitWaits(t)
+			}
+			t.Logf("stopped after %s", stop(t, processor))
+			release()
+			postgres.Restore()
+			b.start(t, app.Options{Processor: true, Tune: impatient})
+			b.allApplied(t, ids)
+		})
+	}
+}
+
+// Nor by a PostgreSQL that stands still or has gone while another side answers the call of an effect: whether that was done is in doubt then.
+func TestProcessorStopsWhileAnEffectCannotBeRecorded(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"stands still", "has gone"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			b := configured(t, nil)
+			came, answer := make(chan struct{}, 1), make(chan struct{})
+			other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { came <- struct{}{}; <-answer }))
+			t.Cleanup(other.Close)
+			with, err := config.Parse(fmt.Appendf(nil, `
+database: {url: postgres://x/y}
+sources:
+  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+destinations:
+  sink: {url: %q, allow: [127.0.0.1]}
+effects:
+  follow: {source: stripe, type: invoice, key: "follow:{{ object.id }}", steps: [{name: tell, to: sink, path: "/tell"}]}
+`, other.URL), func(string) string { return "" })
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.cfg.Destinations, b.cfg.Effects = with.Destinations, with.Effects
+			gateway := b.start(t, app.Options{Gateway: true})
+			postgres, _ := b.hanging(t, app.Options{Processor: true})
+			processor := b.app
+			b.app = gateway
+			b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
+			<-came
+			if how == "stands still" {
+				postgres.Stall()
+			} else {
+				postgres.Cut()
+			}
+			close(answer)
+			t.Logf("stopped after %s", stop(t, processor))
+			postgres.Restore()
+			if got := b.db.Rows(t, `SELECT e.state || ' ' || s.state FROM effects e JOIN effect_steps s USING (effect)`); len(got) != 1 || got[0] != "running reserved" {
+				t.Errorf("the next process finds %q", got)
+			}
+		})
+	}
+}
+
+// holdCommits has what writes objects wait at its commit until it is let go.
+func (b *testBundle) holdCommits(t *testing.T) (release func()) {
+	t.Helper()
+	b.db.Exec(t, `CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(8); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER wait AFTER INSERT OR UPDATE ON objects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()`)
+	conn, err := b.db.Pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	let := func(statement string) {
+		if _, err := conn.Exec(context.Background(), statement); err != nil {
+			t.Error(err)
+		}
+	}
+	let(`SELECT pg_advisory_lock(8)`)
+	return func() { let(`SELECT pg_advisory_unlock(8)`); conn.Release() }
+}
+
+func (b *testBundle) commitWaits(t *testing.T) {
+	t.Helper()
+	b.soon(t, `SELECT count(*) > 0 FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event = 'advisory' AND query ILIKE 'commit%'`)
+}
+
+// JetStream that stands still holds up neither: what is not published then the auditor publishes.
+func TestStopWhileJetStreamHangs(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	_, nats := b.hanging(t, app.Options{Gateway: true, Processor: true})
+	ids := []string{b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now())).ID}
+	b.allApplied(t, ids)
+	nats.Stall()
+	for n := range 20 {
+		ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 2+n, time.Now())).ID)
+	}
+	t.Logf("stopped after %s", stop(t, b.app))
+	nats.Restore()
+	b.app = b.start(t, app.Options{Gateway: true, Processor: true, Tune: impatient})
+	b.allApplied(t, ids)
+}
