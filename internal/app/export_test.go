@@ -1,8 +1,6 @@
 package app
 
-import (
-	"time"
-)
+import "time"
 
 // What the tests of this package reach into.
 var (
