@@ -98,10 +98,12 @@ func occupied(t *testing.T) net.Listener {
 
 func TestTheStreamStaysWhereItWas(t *testing.T) {
 	t.Parallel()
-	o := localOptions(t, "sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
+	o := localOptions(t, "sources: {live: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
 	first, told := run(t, o)
-	if !strings.Contains(told, "postern send stripe invoice.paid") {
-		t.Errorf("what can be done is not suggested:\n%s", told)
+	for _, want := range []string{"/webhooks/live  (stripe)", "postern send stripe invoice.paid --source live"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("%q is not told:\n%s", want, told)
+		}
 	}
 	if second, _ := run(t, o); second.NATSURL != first.NATSURL {
 		t.Errorf("stream at %s, before the restart at %s", second.NATSURL, first.NATSURL)
