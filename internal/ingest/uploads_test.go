@@ -161,7 +161,7 @@ func (a slowBodies) run(ctx context.Context, pool *uploads, maxBody, announced, 
 }
 
 // TestReadBody_besideSlowBodies_isNotRefused has the capacity of the default settings and attacks of 10 MiB a second, in
-// the time of a bubble. TestUpload_evicted_isAnswered503 evicts over real connections.
+// the time of a bubble. BenchmarkSlowBodies has the same attacks over real connections.
 func TestReadBody_besideSlowBodies_isNotRefused(t *testing.T) {
 	t.Parallel()
 	const maxBody, perSecond = 4 << 20, 10 << 20
