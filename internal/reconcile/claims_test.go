@@ -20,50 +20,38 @@ import (
 // What reconciles makes claims while the account lives: that all is known until a time, that an object looked so at one, that a hint is not needed any more, that so many differed. Each is
 // held against the account's history at the moment when it is made.
 
-// eventsProven checks that a watermark claims only what is true: all that the account has told until then is in the log and has its outcome.
+// eventsProven checks that a watermark claims only what is true: all that the provider has told until then is in the log
+// and has its outcome.
 func (l *life) eventsProven() {
-	if !l.punctual() {
-		return
-	}
 	for _, account := range l.accounts() {
-		since, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.source.Number, account, reconcile.Events)
+		told := l.told(account)
+		since, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.reads.Number, account, reconcile.Events)
 		l.must(err)
-		if until.IsZero() {
+		if until.IsZero() || len(told) == 0 {
 			continue
 		}
 		l.counts["proven"]++
-		applied := l.applied()
-		for _, e := range l.fake.Events() {
-			if e.Account == account && !e.At.Before(since) && e.At.Before(until) && !applied[e.ID] {
-				l.wrong("proven from %s until %s of account %q, and event %s of %s has no outcome", since, until, account, e.ID, e.At)
+		done := l.done()
+		for key, at := range told {
+			if digest := events.KeyDigest(key); !at.Before(since) && at.Before(until) && !done[[16]byte(digest[:])] {
+				l.wrong("proven from %s until %s of account %q, and event %s of %s has no outcome", since, until, account, key, at)
 			}
 		}
 	}
 }
 
-// punctual says whether events come into the lists before a run may reach them.
-func (l *life) punctual() bool {
-	f := l.account.Faults
-	return f.Late+f.Lag+f.Skew <= l.runner.Settings.Settle
-}
-
 // doneSQL are the digests of the keys of events that have their outcome. IS TRUE makes it one pass over each table: of tables that nobody has analyzed, a join would be a nested loop.
 const doneSQL = `SELECT k.key FROM event_keys k WHERE k.source = $1 AND (k.id IN (SELECT o.event_id FROM outcomes o WHERE o.run = 0 AND o.status <> 'failed')) IS TRUE`
 
-// applied are the ids of events that have their outcome.
-func (l *life) applied() map[string]bool {
-	byDigest := map[[16]byte]bool{}
-	rows, err := l.db.Pool.Query(context.Background(), doneSQL, l.source.Number)
+// done are the digests of the keys of events that have their outcome.
+func (l *life) done() map[[16]byte]bool {
+	rows, err := l.db.Pool.Query(context.Background(), doneSQL, l.reads.Number)
 	l.must(err)
 	keys, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	l.must(err)
+	all := map[[16]byte]bool{}
 	for _, k := range keys {
-		byDigest[[16]byte(k)] = true
-	}
-	all := map[string]bool{}
-	for _, e := range l.fake.Events() {
-		digest := events.KeyDigest(e.ID)
-		all[e.ID] = byDigest[[16]byte(digest[:])]
+		all[[16]byte(k)] = true
 	}
 	return all
 }
@@ -71,13 +59,16 @@ func (l *life) applied() map[string]bool {
 // typeProven checks what a type's watermark is about to be raised to: the row of each object that there was until then shows what it was at that time, or what it became later, unless a look
 // is owed for it. The arguments are those of the statement.
 func (l *life) typeProven(args []any) {
+	if l.fake == nil {
+		return
+	}
 	account, objectType, since, until := args[1].(string), args[3].(string), args[4].(time.Time), args[5].(time.Time)
 	l.counts["type proven"]++
 	if since.After(time.Unix(0, 0)) {
 		l.wrong("type %s of account %q is proven from %s on, though its list tells of everything", objectType, account, since)
 	}
 	for _, o := range l.fake.Truth() {
-		k := l.key(o)
+		k := l.key(accountBeing(o))
 		if k.Account != account || k.Type != objectType || !l.found(k, until) {
 			continue
 		}
@@ -86,7 +77,7 @@ func (l *life) typeProven(args []any) {
 		var deleted, doubt bool
 		err := l.db.Pool.QueryRow(context.Background(), `SELECT o.state_hash, o.deleted, o.look_after <> 0 OR EXISTS (SELECT FROM hints h
 			WHERE h.source = o.source AND h.account = o.account AND h.object_type = o.object_type AND h.object_id = o.object_id)
-			FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4`, l.source.Number, k.Account, k.Type, k.ID).Scan(&hash, &deleted, &doubt)
+			FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4`, l.reads.Number, k.Account, k.Type, k.ID).Scan(&hash, &deleted, &doubt)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) && gone, doubt: // nobody has told us that it was ever there
 		case errors.Is(err, pgx.ErrNoRows):
@@ -94,7 +85,7 @@ func (l *life) typeProven(args []any) {
 		case err != nil:
 			l.must(err)
 		case deleted && !gone, !deleted && !may[versioning.Hash(hash)]:
-			l.wrong("type %s of account %q is about to be proven by run %d until %s, and %s (deleted %t) is as it was before that\n%s", objectType, account, args[6], until, o.ID, deleted, l.storyOf(k, o))
+			l.wrong("type %s of account %q is about to be proven by run %d until %s, and %s (deleted %t) is as it was before that\n%s", objectType, account, args[6], until, o.ID, deleted, l.storyOf(k))
 		}
 	}
 }
@@ -110,7 +101,7 @@ func (l *life) since(o stripefake.Object, at time.Time) (states map[versioning.H
 		if one.Deleted() {
 			gone = true
 		} else {
-			states[l.hash(one)] = true
+			states[l.hash(one.Type, one.Body)] = true
 		}
 	}
 	return states, gone
@@ -121,6 +112,9 @@ const newLooksSQL = `SELECT e.id, e.body, coalesce(e.verification ->> 'reason', 
 
 // looksAreTrue checks that each look in the log tells what the object was at a time that it may tell of: no older than the lag that it names, and of no other account.
 func (l *life) looksAreTrue() {
+	if l.fake == nil {
+		return
+	}
 	rows, err := l.db.Pool.Query(context.Background(), newLooksSQL, l.seen)
 	l.must(err)
 	var body []byte
@@ -135,13 +129,14 @@ func (l *life) looksAreTrue() {
 		return err
 	})
 	l.must(err)
+	l.wishesGranted()
 }
 
 // was says whether an object was once, in the time that a look may tell of, what the look says.
 func (l *life) was(look *provider.Look) bool {
 	all := l.fake.Truth()
 	i := slices.IndexFunc(all, func(o stripefake.Object) bool {
-		k := l.key(o)
+		k := l.key(accountBeing(o))
 		return k.Account == look.Account && k.Type == look.ObjectType && k.ID == look.ObjectID
 	})
 	if i < 0 {
@@ -153,11 +148,10 @@ func (l *life) was(look *provider.Look) bool {
 		// early, which matters only where the webhook of an object's last change is lost.
 		until = until.Add(max(0, -l.ahead))
 	}
-	if look.Missing && l.unfound(l.key(all[i]), from, until) {
+	if look.Missing && l.unfound(l.key(accountBeing(all[i])), from, until) {
 		return true
 	}
 	missing := look.Missing || strings.Contains(string(look.Body), `"deleted":true`)
-	is := stripefake.Object{Type: look.ObjectType, Body: look.Body}
 	var states []stripefake.Object
 	born := false
 	for _, one := range l.fake.History(all[i].Account, all[i].ID) {
@@ -170,7 +164,7 @@ func (l *life) was(look *provider.Look) bool {
 		states = append(states, one)
 	}
 	return missing && !born || slices.ContainsFunc(states, func(one stripefake.Object) bool {
-		return one.Deleted() == missing && (missing || l.hash(one) == l.hash(is))
+		return one.Deleted() == missing && (missing || l.hash(one.Type, one.Body) == l.hash(one.Type, look.Body))
 	})
 }
 
@@ -217,6 +211,9 @@ func (l *life) addsUp(run int64, o *reconcile.Order, n map[string]int64) {
 		}
 	case reconcile.Objects:
 		l.counts["swept"]++
+		if l.fake == nil {
+			return
+		}
 		odd := n[reconcile.Missing] + n[reconcile.Behind] + n[reconcile.Different] + n[reconcile.Ghosts]
 		ended := n[reconcile.Mended] + n[reconcile.Left]
 		told := l.caller.forget(run)
@@ -231,21 +228,118 @@ func (l *life) addsUp(run int64, o *reconcile.Order, n map[string]int64) {
 	}
 }
 
+const storySQL = `
+	SELECT format('here   at %s, seen %s, window %s to %s, deleted %s: %s', provider_time(version_at), version_seen,
+		provider_time(window_lo), provider_time(window_hi), deleted, state)
+	FROM objects WHERE account = $1 AND object_type = $2 AND object_id = $3
+	UNION ALL SELECT * FROM (SELECT format('log    %s %s of %s, received %s, run %s: %s %s', e.origin, e.event_type,
+		e.occurred_at, e.received_at, e.verification ->> 'run', u.status, u.reason)
+	FROM events e LEFT JOIN outcomes u ON u.event_id = e.id AND u.run = 0
+	WHERE e.account = $1 AND e.object_type = $2 AND e.object_id = $3 ORDER BY e.id) e
+	UNION ALL SELECT format('drift  run %s %s %s %s', run, kind, result, reason) FROM drifts
+	WHERE account = $1 AND object_type = $2 AND object_id = $3
+	UNION ALL SELECT format('sweep  run %s from %s, began %s, restarts %s, left %s', run, since, began, restarts, remaining)
+	FROM sweeps WHERE account = $1 AND object_type = $2`
+
 // storyOf tells what an object ever was, and what the mirror and the log know of it.
-func (l *life) storyOf(k versioning.Key, o stripefake.Object) string {
+func (l *life) storyOf(k versioning.Key) string {
 	var story []string
-	for _, one := range l.fake.History(o.Account, o.ID) {
-		story = append(story, fmt.Sprintf("there  %s (deleted %t) %s", one.Changed.Format(time.StampMicro), one.Deleted(), one.Body))
+	for _, b := range l.beings() {
+		if l.key(b) != k || l.fake == nil {
+			continue
+		}
+		account, id, _ := strings.Cut(b.read, " ")
+		for _, one := range l.fake.History(account, id) {
+			story = append(story, fmt.Sprintf("there  %s (deleted %t) %s", one.Changed.Format(time.StampMicro), one.Deleted(), one.Body))
+		}
 	}
-	rows, err := l.db.Pool.Query(context.Background(), `
-		SELECT format('here   at %s, seen %s, window %s to %s, deleted %s: %s', provider_time(version_at), version_seen, provider_time(window_lo), provider_time(window_hi), deleted, state)
-		FROM objects WHERE account = $1 AND object_type = $2 AND object_id = $3
-		UNION ALL SELECT * FROM (SELECT format('log    %s of %s, received %s, run %s: %s %s', e.event_type, e.occurred_at, e.received_at, e.verification ->> 'run', u.status, u.reason)
-		FROM events e LEFT JOIN outcomes u ON u.event_id = e.id AND u.run = 0 WHERE e.account = $1 AND e.object_type = $2 AND e.object_id = $3 ORDER BY e.id) e
-		UNION ALL SELECT format('drift  run %s %s %s %s', run, kind, result, reason) FROM drifts WHERE account = $1 AND object_type = $2 AND object_id = $3
-		UNION ALL SELECT format('sweep  run %s from %s, began %s, restarts %s, left %s', run, since, began, restarts, remaining) FROM sweeps WHERE account = $1 AND object_type = $2`, k.Account, k.Type, k.ID)
+	rows, err := l.db.Pool.Query(context.Background(), storySQL, k.Account, k.Type, k.ID)
 	l.must(err)
 	known, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	l.must(err)
 	return strings.Join(append(story, known...), "\n")
+}
+
+// kept is an object as the mirror has it.
+type kept struct {
+	hash, state    []byte
+	deleted, doubt bool
+}
+
+const keptSQL = `SELECT state_hash, coalesce(state::text, ''), deleted, look_after <> 0 OR EXISTS (SELECT FROM hints h
+	WHERE h.source = o.source AND h.account = o.account AND h.object_type = o.object_type AND h.object_id = o.object_id)
+	FROM objects o WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4`
+
+// mirrored is what the mirror has of an object; false where it has nothing.
+func (l *life) mirrored(k versioning.Key) (o kept, ok bool) {
+	var state string
+	err := l.db.Pool.QueryRow(context.Background(), keptSQL, k.Source, k.Account, k.Type, k.ID).
+		Scan(&o.hash, &state, &o.deleted, &o.doubt)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return o, false
+	}
+	l.must(err)
+	o.state = []byte(state)
+	return o, true
+}
+
+const buriedSQL = `SELECT account, object_type, object_id FROM objects
+	WHERE source = $1 AND deleted AND NOT ambiguous AND look_after = 0`
+
+// buried checks that nothing is shown to be gone that always was there, however late or wrong an answer was.
+func (l *life) buried() {
+	if l.fake != nil {
+		return
+	}
+	rows, err := l.db.Pool.Query(context.Background(), buriedSQL, l.reads.Number)
+	l.must(err)
+	gone := map[versioning.Key]bool{}
+	k := versioning.Key{Source: l.reads.Number}
+	_, err = pgx.ForEachRow(rows, []any{&k.Account, &k.Type, &k.ID}, func() error { gone[k] = true; return nil })
+	l.must(err)
+	for _, b := range l.beings() {
+		if k := l.key(b); b.lasts && gone[k] && !l.hiddenLately(k) {
+			l.wrong("%s %s is shown to be gone, and always was there:\n%s", b.Type, b.ID, l.storyOf(k))
+		}
+	}
+}
+
+// hiddenLately says whether the API did not find an object at some time since the last reconciliation that was waited for.
+func (l *life) hiddenLately(k versioning.Key) bool {
+	return l.unfound(k, l.settledAt, l.Now().Add(time.Microsecond))
+}
+
+// sweptTruly checks that a sweep claims only what is true: what has not changed since its watermark is as the ward has
+// it. What changed alone tells of no delete.
+func (l *life) sweptTruly(run int64, o *reconcile.Order) {
+	if l.fake != nil || o.What != reconcile.Objects {
+		return
+	}
+	for _, objectType := range l.types {
+		if o.Type != "" && o.Type != objectType {
+			continue
+		}
+		for _, what := range []string{"type ", "versions ", "changes "} { // each change of a ward moves a version
+			_, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.reads.Number, o.Account, what+objectType)
+			l.must(err)
+			for _, b := range l.beings() {
+				if b.Type == objectType && b.Changed.Before(until) && (b.Body != nil || what != "changes ") {
+					l.holds(run, what, until, b)
+				}
+			}
+		}
+	}
+}
+
+// holds checks one object that is proven to be as it is.
+func (l *life) holds(run int64, what string, until time.Time, b being) {
+	k := l.key(b)
+	o, ok := l.mirrored(k)
+	if l.hiddenLately(k) || !ok && b.Body == nil || o.doubt {
+		return
+	}
+	if !ok || !l.same(b, o.deleted, versioning.Hash(o.hash), o.state) {
+		l.wrong("run %d: %s%s is proven until %s, and %s is (there %t, deleted %t)\n%s\nand must be, since %s,\n%s\n%s", run,
+			what, b.Type, until, b.ID, ok, o.deleted, o.state, b.Changed, b.Body, l.storyOf(k))
+	}
 }

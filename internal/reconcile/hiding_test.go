@@ -4,13 +4,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // hiding is when the API ceased to find an object, and found it again, in turns.
 type hiding struct {
-	of    stripefake.Object
+	of    being
 	turns []time.Time
 }
 
@@ -26,23 +25,38 @@ func (h *hiding) at(t time.Time) (hidden bool, until time.Time) {
 	return n%2 == 1, until
 }
 
-// hideOne has the API not find an object any more that is there, or find one again.
+// owners are what other objects are listed below, so that these would be hidden with it. Of a repository nothing shows
+// that it is missing.
+var owners = []string{"order", "location", "repository"}
+
+// hideOne has the API not find an object any more that is there. Where several are hidden it may find all of them again.
 func (l *life) hideOne() {
-	all := slices.DeleteFunc(l.fake.Truth(), stripefake.Object.Deleted)
-	if l.hides && len(all) > 0 {
+	hidden := 0
+	for _, h := range l.hidden {
+		hidden += len(h.turns) % 2
+	}
+	if hidden > l.chance.IntN(3) {
+		l.findAll()
+		return
+	}
+	all := slices.DeleteFunc(l.beings(), func(b being) bool {
+		return b.Body == nil || slices.Contains(owners, b.Type) || !l.found(l.key(b), l.Now())
+	})
+	if len(all) > 0 {
 		l.turnUp(all[l.chance.IntN(len(all))])
 	}
 }
 
 // turnUp hides an object, or has it found again.
-func (l *life) turnUp(o stripefake.Object) {
-	k := l.key(o)
+func (l *life) turnUp(b being) {
+	k := l.key(b)
 	if l.hidden[k] == nil {
-		l.hidden[k] = &hiding{of: o}
+		l.hidden[k] = &hiding{of: b}
 	}
 	h := l.hidden[k]
-	h.turns = append(h.turns, l.fake.Now())
-	l.fake.Hide(o.Account, o.ID, len(h.turns)%2 == 1)
+	h.turns = append(h.turns, l.Now())
+	l.hide(b, len(h.turns)%2 == 1)
+	l.wished[b.read] = true // it is looked at more often
 	l.counts["hidden"]++
 }
 

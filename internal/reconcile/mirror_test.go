@@ -1,81 +1,87 @@
 package reconcile_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// alone is the mirror that webhooks alone make, by the pure rule.
-type alone struct {
-	rows map[versioning.Key]*versioning.Row
-}
-
-func (a *alone) event(l *life, d *events.Delivery) {
-	obs, err := stripe.Stripe{}.Observe(l.source.Config, &provider.Stored{Body: d.Body})
+// byWebhook tells the mirror of webhooks alone, by the pure rule.
+func (l *life) byWebhook(d *events.Delivery) {
+	e := d.Events[0]
+	obs, err := l.reads.Provider.Observe(l.reads.Config, &provider.Stored{Key: e.Key, Type: e.Type, Account: e.Account,
+		APIVersion: e.APIVersion, Origin: d.Origin, ReceivedAt: d.ReceivedAt, Body: d.Body})
 	l.must(err)
+	if obs.Ignored != "" {
+		return
+	}
 	in, err := versioning.FromObservation(obs, d.ReceivedAt)
 	l.must(err)
-	if a.rows == nil {
-		a.rows = map[versioning.Key]*versioning.Row{}
-	}
-	k := versioning.Key{Account: obs.Account, Type: obs.ObjectType, ID: obs.ObjectID}
-	if a.rows[k] == nil {
+	k := versioning.Key{Source: l.reads.Number, Account: cmp.Or(obs.Account, l.reads.Config.Account), Type: obs.ObjectType,
+		ID: obs.ObjectID}
+	if l.alone[k] == nil {
 		row := versioning.NewRow()
-		a.rows[k] = &row
+		l.alone[k] = &row
 	}
-	versioning.Apply(a.rows[k], in)
-}
-
-// truth is what the mirror must be: the account's objects as they are kept, each with the hash of its state; that of the deleted is zero.
-func (l *life) truth() map[versioning.Key]versioning.Hash {
-	all := map[versioning.Key]versioning.Hash{}
-	for _, o := range l.fake.Truth() {
-		var hash versioning.Hash
-		if !o.Deleted() {
-			hash = l.hash(o)
-		}
-		all[l.key(o)] = hash
-	}
-	return all
+	versioning.Apply(l.alone[k], in)
 }
 
 // key is how an object is kept.
-func (l *life) key(o stripefake.Object) versioning.Key {
-	k := versioning.Key{Account: o.Account, Type: o.Type, ID: o.ID}
-	if o.Type == "product" || o.Type == "price" { // their ids are the same in both modes
-		k.Account = map[bool]string{true: o.Account + "/test", false: "test"}[o.Account != ""]
-	}
-	return k
+func (l *life) key(b being) versioning.Key {
+	return versioning.Key{Source: l.reads.Number, Account: b.Account, Type: b.Type, ID: b.ID}
 }
 
-// hash is that of an object's state.
-func (l *life) hash(o stripefake.Object) versioning.Hash {
-	if h, ok := l.hashes[string(o.Body)]; ok {
+// hash is that of the state of an account's object.
+func (l *life) hash(objectType string, body []byte) versioning.Hash {
+	if h, ok := l.hashes[string(body)]; ok {
 		return h
 	}
-	v, err := canonical.Parse(o.Body)
+	v, err := canonical.Parse(body)
 	l.must(err)
 	var volatile []string
-	switch o.Type {
+	switch objectType {
 	case "invoice":
 		volatile = []string{"webhooks_delivered_at", "hosted_invoice_url", "invoice_pdf"}
 	case "charge":
 		volatile = []string{"receipt_url"}
 	}
-	l.hashes[string(o.Body)] = versioning.NewState(v, false, volatile).Hash
-	return l.hashes[string(o.Body)]
+	l.hashes[string(body)] = versioning.NewState(v, false, volatile).Hash
+	return l.hashes[string(body)]
+}
+
+// plain is a state as it is compared: without the fields that one side alone tells.
+func (l *life) plain(body []byte) (object map[string]any) {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber() // ids are too large for a float
+	l.must(d.Decode(&object))
+	for _, field := range l.apart() {
+		delete(object, field)
+	}
+	return object
+}
+
+// same says whether a state, as it is kept, is what the object is.
+func (l *life) same(b being, deleted bool, hash versioning.Hash, state []byte) bool {
+	switch {
+	case deleted || b.Body == nil:
+		return deleted && b.Body == nil
+	case l.fake != nil:
+		return hash == l.hash(b.Type, b.Body)
+	}
+	return len(state) > 0 && gocmp.Equal(l.plain(state), l.plain(b.Body))
 }
 
 // What is counted: objects that webhooks alone have left other than they are, objects that were looked at, and looks.
@@ -87,55 +93,61 @@ const (
 
 // behind is how many objects webhooks alone leave other than they are.
 func (l *life) behind() (n int) {
-	for k, want := range l.truth() {
-		row := l.alone.rows[k]
-		if row == nil || row.State.Deleted != (want == versioning.Hash{}) || !row.State.Deleted && row.State.Hash != want {
+	for _, b := range l.beings() {
+		row := l.alone[l.key(b)]
+		switch {
+		case row == nil && b.Body == nil && l.fake == nil:
+		case row == nil, !l.same(b, row.State.Deleted, row.State.Hash, row.State.JSON):
 			n++
 		}
 	}
 	return n
 }
 
-// compare notes where the mirror is not what the account has.
+const mirrorSQL = `SELECT account, object_type, object_id, state_hash, deleted, ambiguous, look_after, coalesce(state::text, '')
+	FROM objects WHERE source = $1 ORDER BY 1, 2, 3`
+
+// compare notes where the mirror is not what the provider has.
 func (l *life) compare(when string) {
-	truth := l.truth()
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT account, object_type, object_id, state_hash, deleted, ambiguous, look_after, coalesce(state::text, '') FROM objects WHERE source = $1
-		ORDER BY 1, 2, 3`, l.source.Number)
+	truth := map[versioning.Key]being{}
+	for _, b := range l.beings() {
+		truth[l.key(b)] = b
+	}
+	rows, err := l.db.Pool.Query(context.Background(), mirrorSQL, l.reads.Number)
 	l.must(err)
-	var k versioning.Key
+	k := versioning.Key{Source: l.reads.Number}
 	var hash []byte
 	var deleted, ambiguous bool
 	var after int64
 	var state string
+	var differ []func()
 	_, err = pgx.ForEachRow(rows, []any{&k.Account, &k.Type, &k.ID, &hash, &deleted, &ambiguous, &after, &state}, func() error {
-		want, known := truth[k]
+		b := truth[k]
 		delete(truth, k)
-		gone := want == versioning.Hash{}
-		if !known && !deleted || deleted != gone || ambiguous || after != 0 || !deleted && versioning.Hash(hash) != want {
-			l.wrong("%s: %s %s of account %q is (deleted %t, ambiguous %t, owes a look after %d)\n%s\nand must be (deleted %t)\n%s", when, k.Type, k.ID, k.Account, deleted, ambiguous, after, state,
-				gone, l.bodyOf(k))
+		if ambiguous || after != 0 || !l.same(b, deleted, versioning.Hash(hash), []byte(state)) {
+			is := fmt.Sprintf("is (deleted %t, ambiguous %t, owes a look after %d)\n%s", deleted, ambiguous, after, state)
+			of := k
+			differ = append(differ, func() {
+				l.wrong("%s: %s %s of account %q %s\nand must be, since %s,\n%s\n%s", when, of.Type, of.ID, of.Account, is,
+					b.Changed, b.Body, l.storyOf(of))
+			})
 		}
 		return nil
 	})
 	l.must(err)
-	for k, want := range truth {
-		if l.sweeps > 0 && want == (versioning.Hash{}) { // gone before anybody heard of it
+	for _, tell := range differ {
+		tell()
+	}
+	for k, b := range truth {
+		if b.Body == nil && (l.fake == nil || l.sweeps > 0) { // gone before anybody heard of it
 			continue
 		}
 		l.wrong("%s: %s %s of account %q is not in the mirror", when, k.Type, k.ID, k.Account)
 	}
 }
 
-func (l *life) bodyOf(k versioning.Key) string {
-	for _, o := range l.fake.Truth() {
-		if o.Type == k.Type && o.ID == k.ID {
-			return fmt.Sprintf("%s (%d changes, the last at %s)", o.Body, o.Changes, o.Changed)
-		}
-	}
-	return "nothing"
-}
-
-// ends lets life stop and time pass, and reconciles for the last time: the events, then what is owed a look, then the objects, where they are swept.
+// ends lets life stop and time pass, and reconciles for the last time: the events, then what is owed a look, then the
+// objects, where they are swept.
 func (l *life) ends() {
 	before := *l.conditions
 	l.over, l.deaths, l.wrongKey, l.unready = true, 0, 0, 0
@@ -145,26 +157,60 @@ func (l *life) ends() {
 		l.over, *l.conditions = false, before
 		l.turn(good, 0)
 		l.tally()
+		l.settledAt = l.Now()
 	}()
-	if l.hides { // what is hidden once more is deleted here, and must come back
+	l.passed()
+	if l.hides > 0 { // what is hidden once more is deleted here, and must come back
 		for range 3 {
 			l.hideOne()
 		}
-		l.mends()
+		l.mends(l.everything()...)
 		l.findAll()
+		l.passed()
 	}
-	l.mends()
+	l.mends(l.everything()...)
 }
 
-// mends reconciles until nothing is left to do.
-func (l *life) mends() {
+// passed lets a ward's lists become new, which are longer late than an account's; what was not sent yet is listed nowhere.
+func (l *life) passed() {
+	for n := 0; n < 3 && l.fake == nil; n++ {
+		l.wait(2 * time.Minute)
+		l.deliver()
+	}
+}
+
+// everything is what is reconciled in the end, one after the other.
+func (l *life) everything() (steps [][]reconcile.Order) {
+	var over []reconcile.Order
+	for _, account := range l.accounts() {
+		if l.fake != nil || len(l.told(account)) > 0 {
+			over = append(over, reconcile.Order{What: reconcile.Events, Account: account})
+		}
+	}
+	if len(over) > 0 {
+		steps = append(steps, over)
+	}
+	if l.sweeps > 0 {
+		steps = append(steps, l.lists())
+	}
+	return steps
+}
+
+// mends carries out orders, and looks, until nothing is left to do.
+func (l *life) mends(steps ...[]reconcile.Order) {
 	l.wait(2 * l.runner.Settings.Settle)
 	l.audit()
 	var last []int64
-	for _, account := range l.accounts() {
-		last = append(last, l.ask(reconcile.Order{What: reconcile.Events, Account: account}))
+	next := func() {
+		last = nil
+		for _, o := range steps[0] {
+			last = append(last, l.ask(o))
+		}
+		steps = steps[1:]
 	}
-	swept := l.sweeps == 0
+	if len(steps) > 0 {
+		next()
+	}
 	for n := range 200 {
 		l.wait(time.Duration(max(1, n-50)) * time.Minute) // a hint may wait for an hour
 		for l.carry() {
@@ -180,15 +226,11 @@ func (l *life) mends() {
 		case l.failed(last):
 			return
 		case !l.settled(last):
-		case swept:
-			l.looksAreTrue()
-			l.wishesGranted()
-			return
+		case len(steps) > 0:
+			next()
 		default:
-			swept, last = true, nil
-			for _, o := range l.lists() {
-				last = append(last, l.ask(o))
-			}
+			l.looksAreTrue()
+			return
 		}
 	}
 	l.wrong("the last reconciliation comes to no end: %v", l.left())
@@ -217,12 +259,15 @@ func (l *life) tally() {
 	clear(l.wished)
 }
 
+// settledSQL counts what is left to do. A hint that a person has wished for, and that no look can be made for, stays.
+const settledSQL = `SELECT (SELECT count(*) FROM objects WHERE look_after <> 0) +
+	(SELECT count(*) FROM hints WHERE $2 OR due < 'infinity' OR wanted_by = '') +
+	(SELECT count(*) FROM runs WHERE ended_at IS NULL) + (SELECT count(*) FROM runs WHERE run = ANY($1) AND status <> 'done')`
+
 // settled says whether nothing is left to do.
 func (l *life) settled(last []int64) bool {
 	var left int
-	err := l.db.Pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM objects WHERE look_after <> 0) + (SELECT count(*) FROM hints) +
-		(SELECT count(*) FROM runs WHERE ended_at IS NULL) + (SELECT count(*) FROM runs WHERE run = ANY($1) AND status <> 'done')`, last).Scan(&left)
-	l.must(err)
+	l.must(l.db.Pool.QueryRow(context.Background(), settledSQL, last, l.fake != nil).Scan(&left))
 	return left == 0
 }
 
@@ -241,19 +286,26 @@ func (l *life) failed(last []int64) bool {
 // check notes what is wrong after the last reconciliation, and after all webhooks that come later still.
 func (l *life) check() {
 	before := l.log()
-	l.fake.Advance(time.Hour)
+	l.Advance(time.Hour)
 	for range 20 {
 		l.down = 0
 		l.deliver()
 		l.audit()
-		l.fake.Advance(time.Hour)
+		l.Advance(time.Hour)
+	}
+	if l.fake == nil { // late webhooks owe looks which tell of a time before what is proven
+		l.over, l.deaths, l.wrongKey = true, 0, 0
+		l.mends()
+		before = l.log()
 	}
 	l.compare("after late webhooks")
 	if after := l.log(); after != before {
 		l.wrong("late webhooks made %s of %s", after, before)
 	}
-	if want, got := len(l.fake.Events()), before.events; got != want && !(l.sweeps > 0 && got < want) { // some were too old to be listed
-		l.wrong("the log has %d events, and the account had %d", got, want)
+	if l.fake != nil { // where there are sweeps, some were too old to be listed
+		if want, got := len(l.fake.Events()), before.events; got != want && !(l.sweeps > 0 && got < want) {
+			l.wrong("the log has %d events, and the account had %d", got, want)
+		}
 	}
 	if before.conflicts+before.dead+before.miscounted > 0 {
 		l.wrong("%s: %v", before, l.reasons())

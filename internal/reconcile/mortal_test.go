@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -21,8 +20,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// mortality lets what reconciles die before or after any of its statements and calls, as a killed process does: what is under way at the server
-// is done, and nothing comes after it.
+// mortality lets what reconciles die before or after any of its statements and calls, as a killed process does: what is
+// under way at the server is done, and nothing comes after it.
 type mortality struct {
 	mu sync.Mutex
 	// left are the moments until death; 0: it lives on.
@@ -35,26 +34,20 @@ type mortality struct {
 var errKilled = errors.New("killed")
 
 // mortally does something that may die on the way, and says whether it has.
-func (l *life) mortally(do func(context.Context)) bool {
-	died := l.mortal.lets(l.chance, l.deaths, do)
-	if died {
-		l.begin()
-	}
-	return died
-}
-
-// lets do something that may die on the way, with a percentage of deaths, and says whether it has.
-func (m *mortality) lets(chance *rand.Rand, deaths int, do func(context.Context)) (died bool) {
+func (l *life) mortally(do func(context.Context)) (died bool) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	left := 0
-	if chance.IntN(100) < deaths {
-		left = 1 + chance.IntN(10+chance.IntN(60))
+	if l.chance.IntN(100) < l.deaths {
+		left = 1 + l.chance.IntN(10+l.chance.IntN(60))
 	}
-	left, die := m.change(left, cancel)
+	left, die := l.mortal.change(left, cancel)
 	do(ctx)
-	m.change(left, die)
-	return context.Cause(ctx) == errKilled
+	l.mortal.change(left, die)
+	if died = context.Cause(ctx) == errKilled; died {
+		l.begin()
+	}
+	return died
 }
 
 // change makes death come after so many moments, and returns what was before.
@@ -152,8 +145,8 @@ func (l *life) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryE
 	l.mortal.moment()
 }
 
-// caller calls the API for what reconciles, on the account's clock. A sweep reads ahead in goroutines of its own, which leave alone what the others choose: only
-// the account's life goes on there.
+// caller calls the API for what reconciles, on the provider's clock. A sweep reads ahead in goroutines of its own, which
+// leave alone what the others choose: only the provider's life goes on there.
 type caller struct {
 	*reconcile.Client
 	life *life
@@ -179,20 +172,18 @@ type runKey struct{}
 func (c *caller) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.life.fake.Now()
+	now := c.life.Now()
 	if c.told.IsZero() {
 		return now
 	}
 	return c.told.Add(now.Sub(c.at))
 }
 
-// Do calls the API, perhaps after something else has happened, for small pages. Where the budget makes it wait, that time passes.
+// Do calls the API, perhaps after something else has happened, for small pages. Where the budget makes it wait, that
+// time passes.
 func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
-	l := c.life
-	page := "7"
-	key := objectOf(call)
-	if list := key == "" && !strings.HasSuffix(call.Path, "/events"); list {
-		page = "3"
+	l, what := c.life, c.life.asks(call)
+	if what.list {
 		c.meanwhile()
 	} else if l.mortal.waits = 0; l.chance.IntN(100) < l.between {
 		l.something()
@@ -202,10 +193,12 @@ func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Respons
 	}
 	l.mortal.moment()
 	call.Query = maps.Clone(call.Query)
-	if call.Query.Get("limit") == "100" {
-		call.Query.Set("limit", page)
+	for _, name := range []string{"limit", "per_page"} {
+		if call.Query.Get(name) == "100" {
+			call.Query.Set(name, map[bool]string{true: "3", false: "7"}[what.list || name == "per_page"])
+		}
 	}
-	if a := l.sick(key); a != nil {
+	if a := l.sick(what.object); a != nil {
 		c.tells(ctx, call, nil)
 		return a, nil
 	}
@@ -214,13 +207,14 @@ func (c *caller) Do(ctx context.Context, call provider.Call) (*reconcile.Respons
 	if err != nil {
 		return nil, err
 	}
-	c.learn(call, a)
+	c.learn(what.object, a)
 	c.tells(ctx, call, a.Body)
 	return a, nil
 }
 
-// answer makes a call. It takes no time on the account's clock. Where that is held against the database's, both stand meanwhile, whatever else goes on: what passes between is real time, by which an
-// answer tells how long it took. Else that must hide no lag.
+// answer makes a call. It takes no time on the provider's clock. Where that is held against the database's, both stand
+// meanwhile, whatever else goes on: what passes between is real time, by which an answer tells how long it took. Else
+// that must hide no lag.
 func (c *caller) answer(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
 	l := c.life
 	if l.clocks {
@@ -230,23 +224,25 @@ func (c *caller) answer(ctx context.Context, call provider.Call) (*reconcile.Res
 		return c.client(ctx).Do(ctx, call)
 	}
 	a, err := c.client(ctx).Do(ctx, call)
-	if err == nil {
+	if err == nil && l.fake != nil {
 		a.Date, _ = http.ParseTime(a.Header.Get("Date"))
 		a.Elapsed = 0
 	}
 	return a, err
 }
 
-// meanwhile lets the account live on between two pages of objects.
+// meanwhile lets the provider live on between two pages of objects.
 func (c *caller) meanwhile() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.life.over && c.luck.IntN(100) < c.life.between {
-		c.life.goes(func() { c.life.fake.Live(1 + c.luck.IntN(3)) })
+		for range 1 + c.luck.IntN(3) {
+			c.life.goes(c.life.Step)
+		}
 	}
 }
 
-func (c *caller) learn(call provider.Call, a *reconcile.Response) {
+func (c *caller) learn(object string, a *reconcile.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.life
@@ -262,22 +258,9 @@ func (c *caller) learn(call provider.Call, a *reconcile.Response) {
 		return
 	}
 	if !a.Date.IsZero() {
-		c.told, c.at = a.Date, l.fake.Now()
+		c.told, c.at = a.Date, l.Now()
 	}
-	if key := objectOf(call); key != "" {
-		c.looked[key]++
+	if object != "" {
+		c.looked[object]++
 	}
-}
-
-// objectOf names the object that a call looks at, "" where it is none.
-func objectOf(c provider.Call) string {
-	part := strings.Split(strings.Trim(c.Path, "/"), "/")
-	if len(part) < 3 || len(part) == 3 && part[0] == "v2" || part[len(part)-2] == "events" || part[len(part)-1] == "test_clocks" {
-		return ""
-	}
-	id, err := url.PathUnescape(part[len(part)-1])
-	if err != nil {
-		return ""
-	}
-	return c.Account + " " + id
 }

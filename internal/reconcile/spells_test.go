@@ -50,18 +50,23 @@ func (l *life) doing(o *reconcile.Order) int {
 	switch {
 	case o.What == reconcile.Object:
 		return looking
-	case l.told(o.Account):
+	case l.heard(o.Account):
 		return late
 	}
 	return early
 }
 
-// told says whether a webhook of an account has come so long ago that the API must know its event, and not so long that it has forgotten it.
-func (l *life) told(account string) (told bool) {
+// heardSQL says whether a webhook of an account has come between two times.
+const heardSQL = `SELECT EXISTS (SELECT FROM events WHERE account IN ($1, $2) AND origin = 'webhook'
+	AND occurred_at < $3 AND occurred_at > $4)`
+
+// heard says whether a webhook of an account has come so long ago that the API must know its event, and not so long that
+// it has forgotten it.
+func (l *life) heard(account string) (heard bool) {
 	live := strings.TrimSuffix(strings.TrimSuffix(account, "test"), "/")
-	l.must(l.db.Pool.QueryRow(context.Background(), `SELECT EXISTS (SELECT FROM events WHERE account IN ($1, $2) AND origin = 'webhook' AND occurred_at < $3 AND occurred_at > $4)`,
-		live, strings.TrimPrefix(live+"/test", "/"), l.fake.Now().Add(-time.Minute), l.fake.Now().Add(time.Minute-l.runner.Settings.Kept)).Scan(&told))
-	return told
+	l.must(l.db.Pool.QueryRow(context.Background(), heardSQL, live, strings.TrimPrefix(live+"/test", "/"),
+		l.Now().Add(-time.Minute), l.Now().Add(time.Minute-l.runner.Settings.Kept)).Scan(&heard))
+	return heard
 }
 
 // cast lets something be wrong with the key of whoever does a thing, perhaps, until the function is called. Another process that comes between has a key of its own.
@@ -69,6 +74,9 @@ func (l *life) cast(doing int, run int64) (over func()) {
 	before, of, now := l.spell, l.spelled, good
 	if l.chance.IntN(100) < l.wrongKey {
 		all := spells[doing]
+		if l.fake == nil {
+			all = spells[early]
+		}
 		now = all[l.chance.IntN(len(all))]
 		l.counts["wrong key"]++
 		if now != revoked && doing == late {
@@ -81,6 +89,11 @@ func (l *life) cast(doing int, run int64) (over func()) {
 
 // turn makes the key what it is from now on.
 func (l *life) turn(to spell, run int64) {
+	if l.fake == nil {
+		l.revoke(to == revoked)
+		l.spell = to
+		return
+	}
 	f := l.account.Faults
 	f.Revoked, f.Blind = to == revoked, to == blind
 	if l.over {
@@ -113,7 +126,7 @@ func (l *life) sick(key string) *reconcile.Response {
 		return nil
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(key + l.fake.Now().Truncate(3*time.Minute).String()))
+	_, _ = h.Write([]byte(key + l.Now().Truncate(3*time.Minute).String()))
 	n := int(h.Sum32() % 200)
 	if n >= 2*l.sickness {
 		return nil
@@ -123,7 +136,7 @@ func (l *life) sick(key string) *reconcile.Response {
 	if n%2 == 0 {
 		kind = provider.Trouble
 	}
-	return &reconcile.Response{Verdict: provider.Verdict{Kind: kind, Detail: "this one is kept from you"}, Date: l.fake.Now().Truncate(time.Second)}
+	return &reconcile.Response{Verdict: provider.Verdict{Kind: kind, Detail: "this one is kept from you"}, Date: l.Now().Truncate(time.Second)}
 }
 
 // client is that of the account whose key it is.
@@ -137,7 +150,7 @@ func (c *caller) client(ctx context.Context) *reconcile.Client {
 	}
 	f := l.stranger()
 	if c.stranger == nil {
-		c.stranger = l.client(f)
+		c.stranger = l.client((&accountWard{f, l.conditions}).source(l.t).API)
 	}
 	return c.stranger
 }
@@ -150,7 +163,10 @@ func (c *caller) tells(ctx context.Context, call provider.Call, body []byte) {
 	if c.met[run] == nil {
 		c.met[run] = map[string]bool{}
 	}
-	if _, id, one := strings.Cut(objectOf(call), " "); one {
+	if c.life.fake == nil {
+		return
+	}
+	if _, id, one := strings.Cut(c.life.asks(call).object, " "); one {
 		c.met[run][id] = true
 		return
 	}

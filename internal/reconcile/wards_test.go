@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"bytes"
 	"fmt"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -14,10 +15,12 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
 // ward is a provider that lives, whichever it is.
@@ -37,15 +40,17 @@ type ward interface {
 	revoke(revoked bool)
 	// asks says what a call is for.
 	asks(c provider.Call) ask
-	// told are the events that a run over them must find, by their keys, with their times; none where the provider lists none.
-	told() map[string]time.Time
+	// told are the events that a run over an account's must find, by their keys, with their times; none where the
+	// provider lists none.
+	told(account string) map[string]time.Time
 	// apart are the fields that either the API or the webhooks tell alone, and those that change unseen.
 	apart() []string
 }
 
 // being is an object of a ward.
 type being struct {
-	Type, ID string
+	// Account is the one under which it is kept.
+	Account, Type, ID string
 	// Body is what webhooks tell of it, nil where it is gone.
 	Body []byte
 	// Changed is when it changed last.
@@ -61,6 +66,80 @@ type ask struct {
 	object string
 	list   bool
 }
+
+// accountWard is an account at Stripe, with those that are connected to it.
+type accountWard struct {
+	*stripefake.Fake
+	c *conditions
+}
+
+// keptAs is the account under which objects of a type are kept. The ids of some are the same in both modes.
+func keptAs(account, objectType string) string {
+	if objectType == "product" || objectType == "price" {
+		return map[bool]string{true: account + "/test", false: "test"}[account != ""]
+	}
+	return account
+}
+
+func accountBeing(o stripefake.Object) being {
+	return being{keptAs(o.Account, o.Type), o.Type, o.ID, o.Body, o.Changed, false, o.Account + " " + o.ID}
+}
+
+func (w *accountWard) source(t *testing.T) *reconcile.Source {
+	t.Helper()
+	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)},
+		Version: stripefake.Version, ThinEvents: w.c.account.Thin}
+	secrets := []provider.Secret{{Name: "one", Value: []byte(stripefake.Secret)}}
+	return &reconcile.Source{Config: &provider.Source{Name: "shop", Secrets: secrets}, API: api, Provider: stripe.Stripe{},
+		Reader: stripe.Stripe{}}
+}
+
+func (w *accountWard) beings() (all []being) {
+	for _, o := range w.Truth() {
+		all = append(all, accountBeing(o))
+	}
+	return all
+}
+
+func (w *accountWard) hide(b being, hidden bool) {
+	account, id, _ := strings.Cut(b.read, " ")
+	w.Hide(account, id, hidden)
+}
+
+func (w *accountWard) revoke(revoked bool) {
+	f := w.c.account.Faults
+	f.Revoked = revoked
+	w.SetFaults(f)
+}
+
+func (w *accountWard) asks(c provider.Call) ask {
+	part := strings.Split(strings.Trim(c.Path, "/"), "/")
+	list := !strings.HasSuffix(c.Path, "/events")
+	if len(part) < 3 || len(part) == 3 && part[0] == "v2" || part[len(part)-2] == "events" || part[len(part)-1] == "test_clocks" {
+		return ask{list: list}
+	}
+	id, err := url.PathUnescape(part[len(part)-1])
+	if err != nil {
+		return ask{list: list}
+	}
+	return ask{object: c.Account + " " + id}
+}
+
+// told are none where events come into the lists after a run may have reached them.
+func (w *accountWard) told(account string) map[string]time.Time {
+	all := map[string]time.Time{}
+	if f := w.c.account.Faults; f.Late+f.Lag+f.Skew > settleAfter {
+		return all
+	}
+	for _, e := range w.Events() {
+		if e.Account == account {
+			all[e.ID] = e.At
+		}
+	}
+	return all
+}
+
+func (w *accountWard) apart() []string { return nil }
 
 // forgeWard are repositories at GitHub.
 type forgeWard struct {
@@ -89,7 +168,7 @@ func (w *forgeWard) source(t *testing.T) *reconcile.Source {
 
 func (w *forgeWard) beings() (all []being) {
 	for _, o := range w.Truth() {
-		all = append(all, being{o.Type, o.ID, o.Body, o.Changed, o.Body != nil, o.Path})
+		all = append(all, being{"", o.Type, o.ID, o.Body, o.Changed, o.Body != nil, o.Path})
 	}
 	return all
 }
@@ -112,7 +191,7 @@ func (w *forgeWard) asks(c provider.Call) ask {
 	return ask{list: !strings.Contains(c.Path, "/deliveries") && c.Path != "/" && c.Query.Get("per_page") != "1"}
 }
 
-func (w *forgeWard) told() map[string]time.Time {
+func (w *forgeWard) told(string) map[string]time.Time {
 	all := map[string]time.Time{}
 	if w.deaf {
 		return all
@@ -153,7 +232,8 @@ func (w *shopWard) source(t *testing.T) *reconcile.Source {
 func (w *shopWard) beings() (all []being) {
 	for _, o := range w.Truth() {
 		read := o.Type + " " + o.ID
-		all = append(all, being{o.Type, o.ID, o.Body, o.Changed, o.Body != nil && o.Type != "inventory_level", read})
+		all = append(all, being{shopifyfake.Shop, o.Type, o.ID, o.Body, o.Changed, o.Body != nil && o.Type != "inventory_level",
+			read})
 	}
 	return all
 }
@@ -184,7 +264,7 @@ func (w *shopWard) asks(c provider.Call) ask {
 	return ask{list: c.Query.Has("since_id") || bytes.Contains(c.Body, []byte("page: "))}
 }
 
-func (w *shopWard) told() map[string]time.Time { return nil }
+func (w *shopWard) told(string) map[string]time.Time { return nil }
 
 func (w *shopWard) apart() []string { return nil }
 
@@ -242,6 +322,6 @@ func (w *thingsWard) asks(c provider.Call) ask {
 	return ask{list: strings.HasPrefix(c.Path, "/lists/")}
 }
 
-func (w *thingsWard) told() map[string]time.Time { return nil }
+func (w *thingsWard) told(string) map[string]time.Time { return nil }
 
 func (w *thingsWard) apart() []string { return []string{"seen"} }
