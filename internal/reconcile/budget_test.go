@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"sync"
@@ -136,41 +137,65 @@ func TestOneThrottledProcessStopsAll(t *testing.T) {
 	}
 }
 
-// In no second of the database's clock do more calls begin than the rate says, whenever they are asked for and by whom.
+// In no second of the database's clock do more calls begin than the rate says, whenever they are asked for and by whom. A tenth
+// of the rate may come at once, one call at least, and who waits as long as is said may call then.
 func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	forward := b.clock(t)
-	accounts, rates, clients := 0, []int{1, 2, 7, 20, 45}, map[int][]*reconcile.Client{}
+	accounts, atOnce, clients := 0, map[int]int{1: 1, 2: 1, 7: 1, 20: 2, 45: 4, 300: 30}, map[int][]*reconcile.Client{}
+	rates := slices.Sorted(maps.Keys(atOnce))
 	for _, rate := range rates {
 		for range 2 {
-			c, _ := b.client(t, "http://127.0.0.1:1", func(a *provider.API) { a.Rate, a.Concurrency = rate, 1000 })
+			c, _ := b.client(t, nowhere, func(a *provider.API) { a.Rate, a.Concurrency = rate, 1000 })
 			clients[rate] = append(clients[rate], c)
 		}
 	}
+	steps := []time.Duration{0, 0, time.Millisecond, 30 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second}
 	rapid.Check(t, func(r *rapid.T) {
 		rate := rapid.SampledFrom(rates).Draw(r, "rate")
 		accounts++
 		account := fmt.Sprint("acct_", accounts)
 		var now time.Duration
 		var taken []time.Duration
-		for i := range rapid.IntRange(5, 40).Draw(r, "steps") {
-			if d := rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, 30 * time.Millisecond, 400 * time.Millisecond, 3 * time.Second}).Draw(r, "forward"); d > 0 {
-				forward(d)
-				now += d
+		move := func(d time.Duration) { forward(d); now += d }
+		call := func(i int) (ok bool, wait time.Duration) {
+			ok, wait, err := clients[rate][i%2].Try(t.Context(), account, fmt.Sprint(i, len(taken)))
+			if err != nil {
+				r.Fatal(err)
+			}
+			if !ok && (wait <= 0 || wait > time.Second) {
+				r.Fatalf("told to wait %s", wait)
+			}
+			if ok {
+				taken = append(taken, now)
+			}
+			return ok, wait
+		}
+		for i := 0; ; i++ {
+			if ok, _ := call(i); !ok {
+				break
+			}
+		}
+		if len(taken) != atOnce[rate] {
+			r.Fatalf("%d calls at once, of a rate of %d", len(taken), rate)
+		}
+		for i := range rapid.IntRange(5, 20).Draw(r, "steps") {
+			if d := rapid.SampledFrom(steps).Draw(r, "forward"); d > 0 {
+				move(d)
 			}
 			for range rapid.IntRange(1, 10).Draw(r, "calls") {
-				ok, wait, err := clients[rate][i%2].Try(t.Context(), account, fmt.Sprint(i, len(taken)))
-				if err != nil {
-					r.Fatal(err)
+				ok, wait := call(i)
+				if ok {
+					continue
 				}
-				if !ok {
-					if wait <= 0 || wait > time.Second {
-						r.Fatalf("told to wait %s", wait)
+				if rapid.Bool().Draw(r, "waits") {
+					move(wait + time.Microsecond) // both are cut to it
+					if ok, wait := call(i); !ok {
+						r.Fatalf("wait %s more", wait)
 					}
-					break
 				}
-				taken = append(taken, now)
+				break
 			}
 		}
 		for i, first := range taken {
@@ -181,55 +206,12 @@ func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 	})
 }
 
-// A tenth of the rate may come at once, one call at least, whoever makes them.
-func TestATenthOfTheRateMayComeAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.clock(t)
-	for rate, want := range map[int]int{1: 1, 9: 1, 20: 2, 45: 4, 300: 30} {
-		c, _ := b.client(t, "http://127.0.0.1:1", func(a *provider.API) { a.Rate, a.Concurrency = rate, 1000 })
-		n := 0
-		for ; n <= want; n++ {
-			ok, _, err := c.Try(t.Context(), fmt.Sprint("acct_", rate), fmt.Sprint(n))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !ok {
-				break
-			}
-		}
-		if n != want {
-			t.Errorf("%d calls or more at once, of a rate of %d, want %d", n, rate, want)
-		}
-	}
-}
-
-// Waiting as long as one is told is enough.
-func TestATokenIsThereWhenItWasSaidToBe(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	forward := b.clock(t)
-	c, _ := b.client(t, "http://127.0.0.1:1", func(a *provider.API) { a.Rate = 7 })
-	for i := range 4 {
-		ok, wait, err := c.Try(t.Context(), "", fmt.Sprint(i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			forward(wait + time.Microsecond) // both are cut to it
-			if ok, wait, err = c.Try(t.Context(), "", fmt.Sprint(i)); err != nil || !ok {
-				t.Fatalf("call %d: wait %s more, %v", i, wait, err)
-			}
-		}
-	}
-}
-
 // Each throttling in a row doubles the wait, up to five minutes; what was under way when the first was told counts once, and a call that is answered ends it.
 func TestThrottlingInARowWaitsLonger(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	forward := b.clock(t)
-	c, _ := b.client(t, "http://127.0.0.1:1", nil)
+	c, _ := b.client(t, nowhere, nil)
 	try := func(call string) (bool, time.Duration) {
 		t.Helper()
 		ok, wait, err := c.Try(t.Context(), "", call)
@@ -281,7 +263,7 @@ func TestAnAccountThatIsBlockedBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.clock(t)
-	c, _ := b.client(t, "http://127.0.0.1:1", nil)
+	c, _ := b.client(t, nowhere, nil)
 	if ok, _, err := c.Try(t.Context(), "acct_1", "a"); !ok || err != nil {
 		t.Fatal(err)
 	}

@@ -108,17 +108,17 @@ func costs(t *testing.T, p *priced) map[string]string {
 func pricedStripe(t *testing.T) *priced {
 	t.Helper()
 	b := newShop(t, "", stripefake.Options{Seed: 61})
-	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t, b.api(b.fake.URL), asIs).Carry})
+	b.carry(t, b.runner(t, b.api(b.fake.URL), asIs))
 	return &priced{objectType: "invoice", events: true, create: func() string { return b.fake.Create("", "invoice", nil) },
 		change: func(id string) { b.fake.SetQuietly("", id, map[string]any{"description": "changed"}) }, remove: func(id string) { b.fake.Vanish("", id) },
-		deliver: func() { b.deliver(t, func(int) bool { return false }) }, lose: func(do func()) { do(); b.deliver(t, func(int) bool { return true }) },
-		advance: func(d time.Duration) { b.fake.Advance(d) }, order: func(o reconcile.Order) *runs.Run { return b.order(t, o) }, calls: func() int { return len(b.fake.Requests()) }}
+		deliver: func() { b.deliver(t, every) }, lose: func(do func()) { do(); b.deliver(t, lost) },
+		advance: func(d time.Duration) { b.fake.Advance(d) }, order: func(o reconcile.Order) *runs.Run { return b.ask(t, o) }, calls: func() int { return len(b.fake.Requests()) }}
 }
 
 func pricedGitHub(t *testing.T) *priced {
 	t.Helper()
 	f := newForge(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour), Repositories: 1}, nil)
-	f.carry(t, f.reads.Caller)
+	f.through(t, f.reads.Caller)
 	lose := func(do func()) {
 		f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
 		do()
@@ -134,17 +134,14 @@ func pricedShopify(t *testing.T) *priced {
 	t.Helper()
 	b := newBulkShop(t, shopifyfake.Options{Seed: 62})
 	b.api.Bulk = nil
-	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t).Carry})
+	b.carry(t, b.runner(t))
 	return &priced{objectType: "product", create: func() string { return b.fake.Create("product") }, change: func(id string) { b.fake.Change("product", id, true) },
-		remove: func(id string) { b.fake.Delete("product", id, true) }, deliver: func() { b.deliver(t, func(int) bool { return false }) },
+		remove: func(id string) { b.fake.Delete("product", id, true) }, deliver: func() { b.deliver(t, every) },
 		advance: func(d time.Duration) { b.fake.Advance(d) }, calls: func() int { return len(b.fake.Requests()) },
 		order: func(o reconcile.Order) *runs.Run {
 			o.Source = b.Source
-			run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b.Until(t, run, func(r *runs.Run) bool { return r.Status.Final() })
+			run := b.order(t, o)
+			return b.ended(t, run)
 		}}
 }
 

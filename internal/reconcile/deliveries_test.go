@@ -3,16 +3,12 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -28,7 +24,6 @@ import (
 type forge struct {
 	*world
 	fake   *githubfake.Fake
-	number int32
 	config *provider.Source
 	reads  *reconcile.Source
 }
@@ -55,14 +50,13 @@ func (b *breaking) Do(ctx context.Context, c provider.Call) (*reconcile.Response
 // newForge makes a source with a client of its own; edit changes its API.
 func newForge(t *testing.T, o githubfake.Options, edit func(*provider.API)) *forge {
 	t.Helper()
-	f := &forge{world: &world{Log: applied.New(t)}, fake: githubfake.New(t, o), config: &provider.Source{Name: "code"}}
-	f.gateway = f.DB.Role(t, "gateway")
+	f := &forge{world: bare(t), fake: githubfake.New(t, o), config: &provider.Source{Name: "code"}}
 	known, err := events.RegisterSources(t.Context(), f.Pool, map[string]string{"code": "github"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.number = known.Number["code"]
-	f.Sources["code"] = processor.Source{Number: f.number, Config: f.config, Provider: github.GitHub{}}
+	f.Source = known.Number["code"]
+	f.Sources["code"] = processor.Source{Number: f.Source, Config: f.config, Provider: github.GitHub{}}
 	f.proc = f.Processor(t, nil)
 	api := &provider.API{BaseURL: f.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(githubfake.Key)}, Rate: 1000, Timeout: 30 * time.Second, MaxBytes: 1 << 20,
 		Hooks: f.fake.Hooks(), Repositories: f.fake.Repositories()}
@@ -72,43 +66,26 @@ func newForge(t *testing.T, o githubfake.Options, edit func(*provider.API)) *for
 	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
 		t.Fatal(err)
 	}
-	f.reads = &reconcile.Source{Name: "code", Number: f.number, Config: f.config, API: api, Provider: github.GitHub{}, Reader: github.GitHub{}, Caller: newCaller(t, f.DB.Role(t, "processor"), f.number, api)}
+	f.reads = &reconcile.Source{Name: "code", Number: f.Source, Config: f.config, API: api, Provider: github.GitHub{}, Reader: github.GitHub{}}
+	f.reads.Caller = newClient(t, f.Pool, f.reads)
 	return f
 }
 
-func newCaller(t *testing.T, pool *pgxpool.Pool, number int32, api *provider.API) reconcile.Caller {
-	t.Helper()
-	metrics, err := reconcile.NewMetrics(prometheus.NewRegistry(), []string{"code"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := reconcile.NewClient(reconcile.Options{Pool: pool, Number: number, Source: "code", Reader: github.GitHub{}, API: api, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
-// carry starts what carries out the runs, the way to the API being c.
-func (f *forge) carry(t *testing.T, c reconcile.Caller) {
+// through starts what carries out the runs, the way to the API being c.
+func (f *forge) through(t *testing.T, c reconcile.Caller) {
 	t.Helper()
 	source := *f.reads
 	source.Caller = c
-	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &reconcile.Sources{}, Settings: reconcile.DefaultSettings}
+	r := f.runner()
 	r.Sources.Replace(&source)
-	r.Settings.Settle, r.Settings.Again = time.Second, 10*time.Millisecond
-	f.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})
+	f.carry(t, r)
 }
 
 // run orders a reconciliation and waits until it has ended.
 func (f *forge) run(t *testing.T, o reconcile.Order) *runs.Run {
 	t.Helper()
-	o.Source = f.number
-	id, err := runs.Ask(t.Context(), f.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o.Source = f.Source
+	id := f.order(t, o)
 	return f.ended(t, id)
 }
 
@@ -142,16 +119,16 @@ const appendedSQL = `SELECT count(*) FROM events WHERE origin = 'reconcile' AND 
 // What GitHub has sent and the log lacks is taken through the API, wherever a process ends on the way, and counted once; with the headers that the webhook would have had.
 func TestMissedDeliveries(t *testing.T) {
 	t.Parallel()
-	for _, at := range []int{0, 2, 5, 40, 150} {
+	for _, at := range []int{0, 5, 150} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
 			f := newForge(t, githubfake.Options{Seed: uint64(at), Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 30, Swallowed: 10}}, nil)
 			f.fake.Live(250)
 			received := f.deliver(t)
 			f.fake.Advance(time.Hour)
-			f.carry(t, &breaking{Caller: f.reads.Caller, at: at})
+			f.through(t, &breaking{Caller: f.reads.Caller, at: at})
 			r := f.run(t, reconcile.Order{What: reconcile.Events})
-			want := map[string]int64{reconcile.Seen: int64(f.fake.Sent()), reconcile.Present: int64(received), reconcile.Conflicting: 0, reconcile.Unread: 0}
+			want := counts{reconcile.Seen: int64(f.fake.Sent()), reconcile.Present: int64(received), reconcile.Conflicting: 0, reconcile.Unread: 0}
 			for name, n := range want {
 				if r.Counts[name] != n {
 					t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
@@ -163,9 +140,9 @@ func TestMissedDeliveries(t *testing.T) {
 			if n := f.count(t, appendedSQL+` AND headers ->> 'X-Github-Delivery' = event_id AND headers ->> 'X-Github-Hook-Id' <> '' AND NOT headers ? 'X-Hub-Signature-256' AND event_type LIKE headers ->> 'X-Github-Event' || '.%'`); n != f.count(t, appendedSQL) {
 				t.Errorf("%d events have the headers that webhooks have", n)
 			}
-			_, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events)
-			if now := f.fake.Now(); err != nil || until.Before(now.Add(-time.Minute)) || until.After(now) {
-				t.Errorf("proven until %s (%v), and it is %s", until, err, now)
+			_, until := f.provenOf(t, "", reconcile.Events)
+			if now := f.fake.Now(); until.Before(now.Add(-time.Minute)) || until.After(now) {
+				t.Errorf("proven until %s, and it is %s", until, now)
 			}
 			fetched := 0
 			for _, call := range f.fake.Requests() {
@@ -186,7 +163,7 @@ func TestRedeliveryIsADuplicate(t *testing.T) {
 	f := newForge(t, githubfake.Options{Seed: 1, Start: time.Now().Add(-2 * time.Hour), Webhooks: githubfake.Webhooks{Lost: 100}}, nil)
 	f.fake.Live(150) // so many that both times do not fit on one page
 	f.fake.Advance(time.Hour)
-	f.carry(t, f.reads.Caller)
+	f.through(t, f.reads.Caller)
 	first := f.run(t, reconcile.Order{What: reconcile.Events})
 	if first.Status != runs.Done || first.Counts[reconcile.Undelivered] != first.Counts[reconcile.Missing] || first.Counts[reconcile.Missing] < 30 {
 		t.Fatalf("%s with %v: %s", first.Status, first.Counts, first.Detail)
@@ -218,15 +195,13 @@ func TestDeliveriesThatAreNotGiven(t *testing.T) {
 			f.fake.Withhold()
 			f.fake.Live(5)
 			f.fake.Advance(time.Hour)
-			f.carry(t, f.reads.Caller)
+			f.through(t, f.reads.Caller)
 			r := f.run(t, reconcile.Order{What: reconcile.Events})
 			unread := r.Counts[reconcile.Unread]
 			if r.Status != runs.Failed || unread < 5 || r.Counts[reconcile.Missing] < 5 || r.Counts[reconcile.Seen] != unread+r.Counts[reconcile.Missing] || !strings.Contains(r.Detail, "answered 404") {
 				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
-			if _, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events); err != nil || !until.IsZero() {
-				t.Errorf("proven until %s, %v", until, err)
-			}
+			f.rows(t, `SELECT what FROM watermarks`)
 			sent := int64(f.deliver(t))
 			f.fake.Advance(time.Minute)
 			if !redeliver {
@@ -255,7 +230,7 @@ func TestDeliveriesWhileNothingAnswers(t *testing.T) {
 			f.fake.Live(20)
 			f.fake.Advance(time.Hour)
 			var down, well atomic.Bool
-			f.carry(t, meddling{f.reads.Caller, func(c provider.Call) *reconcile.Response {
+			f.through(t, meddling{f.reads.Caller, func(c provider.Call) *reconcile.Response {
 				body := strings.Contains(c.Path, "/deliveries/")
 				if body {
 					down.Store(all)
@@ -265,11 +240,8 @@ func TestDeliveriesWhileNothingAnswers(t *testing.T) {
 				}
 				return nil
 			}})
-			run, err := runs.Ask(t.Context(), f.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: f.number, What: reconcile.Events}, Who: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := f.Until(t, run, func(r *runs.Run) bool { return r.Troubles > 0 || r.Status.Final() })
+			run := f.order(t, reconcile.Order{What: reconcile.Events})
+			r := f.Until(t, run, troubled)
 			if !all {
 				if r.Status != runs.Failed || r.Counts[reconcile.Unread] < 5 || r.Counts[reconcile.Missing] != 0 || !strings.Contains(r.Detail, "502") {
 					t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
@@ -280,7 +252,7 @@ func TestDeliveriesWhileNothingAnswers(t *testing.T) {
 				t.Fatalf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
 			well.Store(true)
-			r = f.Until(t, run, func(r *runs.Run) bool { return r.Status.Final() })
+			r = f.ended(t, run)
 			if r.Status != runs.Done || r.Counts[reconcile.Unread] != 0 || r.Counts[reconcile.Missing] < 5 {
 				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
@@ -295,7 +267,7 @@ func TestDryRunOverDeliveries(t *testing.T) {
 	f.fake.Live(150)
 	received := int64(f.deliver(t))
 	f.fake.Advance(time.Hour)
-	f.carry(t, f.reads.Caller)
+	f.through(t, f.reads.Caller)
 	r := f.run(t, reconcile.Order{What: reconcile.Events, DryRun: true})
 	if c := r.Counts; r.Status != runs.Done || c[reconcile.Present] != received || c[reconcile.Missing] == 0 || c[reconcile.Missing] != c[reconcile.Undelivered] || f.count(t, appendedSQL) != 0 {
 		t.Errorf("%s with %v: %s", r.Status, c, r.Detail)
@@ -305,15 +277,13 @@ func TestDryRunOverDeliveries(t *testing.T) {
 			t.Errorf("asked for %s", call)
 		}
 	}
-	if _, until, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events); err != nil || !until.IsZero() {
-		t.Errorf("proven until %s, %v", until, err)
-	}
+	f.rows(t, `SELECT what FROM watermarks`)
 }
 
 // A run that cannot begin says what to do.
 func TestDeliveriesRefused(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		edit func(*provider.API)
 		says string
 	}{
@@ -323,14 +293,12 @@ func TestDeliveriesRefused(t *testing.T) {
 		"a wrong key":     {func(api *provider.API) { api.Key.Value = []byte("github_pat_wrong") }, "the key is wrong, or was revoked"},
 	} {
 		f := newForge(t, githubfake.Options{}, c.edit)
-		f.carry(t, f.reads.Caller)
+		f.through(t, f.reads.Caller)
 		o := reconcile.Order{What: reconcile.Events}
 		if c.edit == nil {
 			o.Account = "octo-fake"
 		}
-		if r := f.run(t, o); r.Status != runs.Failed || !strings.Contains(r.Detail, c.says) {
-			t.Errorf("%s: %s: %s", name, r.Status, r.Detail)
-		}
+		f.fails(t, o, c.says)
 	}
 }
 
@@ -342,10 +310,10 @@ func TestDeliveriesOlderThanKept(t *testing.T) {
 	f.fake.Advance(3*24*time.Hour + time.Hour)
 	f.fake.Live(20)
 	f.fake.Advance(time.Hour)
-	f.carry(t, f.reads.Caller)
+	f.through(t, f.reads.Caller)
 	r := f.run(t, reconcile.Order{What: reconcile.Events})
-	since, _, err := reconcile.Watermark(t.Context(), f.Pool, f.number, "", reconcile.Events)
-	if oldest := f.fake.Now().Add(-3 * 24 * time.Hour); err != nil || since.Before(oldest.Add(-time.Minute)) || r.Status != runs.Done || r.Counts[reconcile.Missing] > 20 || r.Counts[reconcile.Missing] < 10 {
-		t.Errorf("proven since %s (%v), and GitHub knows from %s; %s with %v", since, err, oldest, r.Status, r.Counts)
+	since, _ := f.provenOf(t, "", reconcile.Events)
+	if oldest := f.fake.Now().Add(-3 * 24 * time.Hour); since.Before(oldest.Add(-time.Minute)) || r.Status != runs.Done || r.Counts[reconcile.Missing] > 20 || r.Counts[reconcile.Missing] < 10 {
+		t.Errorf("proven since %s, and GitHub knows from %s; %s with %v", since, oldest, r.Status, r.Counts)
 	}
 }

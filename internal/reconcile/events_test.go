@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,8 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/testkit"
-	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -42,9 +43,9 @@ func TestMissedEvents(t *testing.T) {
 	if len(b.wrong(t)) == 0 {
 		t.Fatal("nothing is wrong before: this history needs no reconciliation")
 	}
-	b.Carry(t, "one", 1, b.jobs())
+	b.carry(t, b.runner())
 	r := b.ask(t, reconcile.Order{What: reconcile.Events})
-	want := map[string]int64{reconcile.Seen: int64(len(all)), reconcile.Missing: int64(len(all) - len(kept)), reconcile.Present: int64(len(kept))}
+	want := counts{reconcile.Seen: int64(len(all)), reconcile.Missing: int64(len(all) - len(kept)), reconcile.Present: int64(len(kept))}
 	for name, n := range want {
 		if r.Counts[name] != n {
 			t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
@@ -53,9 +54,9 @@ func TestMissedEvents(t *testing.T) {
 	if r.Status != runs.Done {
 		t.Errorf("the run is %s: %s", r.Status, r.Detail)
 	}
-	since, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
-	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); err != nil || !until.Equal(want) || since.After(b.api.now.Add(-time.Hour)) {
-		t.Errorf("proven from %s until %s (%v), want %s", since, until, err, want)
+	since, until := b.provenOf(t, "", reconcile.Events)
+	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); !until.Equal(want) || since.After(b.api.now.Add(-time.Hour)) {
+		t.Errorf("proven from %s until %s, want %s", since, until, want)
 	}
 	var stored int
 	count := `SELECT count(*) FROM events WHERE origin = 'reconcile'`
@@ -74,12 +75,12 @@ func TestMissedEvents(t *testing.T) {
 // After the events and a look at each object that owes one the mirror is what the provider has.
 func TestReconciledMirrorIsTheProviders(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(4) {
+	for seed := range uint64(seeds(4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			b := newWorld(t, seed, eventTime)
 			b.deliver(t, some(b.api.h.Events, 50, seed))
-			b.Carry(t, "one", 1, b.jobs())
+			b.carry(t, b.runner())
 			b.ask(t, reconcile.Order{What: reconcile.Events})
 			looks := 0
 			for _, id := range b.api.h.ObjectIDs() {
@@ -103,89 +104,6 @@ func TestReconciledMirrorIsTheProviders(t *testing.T) {
 	}
 }
 
-// A dry run counts and appends nothing, and proves nothing.
-func TestDryRun(t *testing.T) {
-	t.Parallel()
-	b := newWorld(t, 2, eventTime)
-	kept := some(b.api.h.Events, 70, 2)
-	b.deliver(t, kept)
-	b.Carry(t, "one", 1, b.jobs())
-	r := b.ask(t, reconcile.Order{What: reconcile.Events, DryRun: true})
-	if missing := int64(len(b.api.h.Events) - len(kept)); r.Status != runs.Done || r.Counts[reconcile.Missing] != missing {
-		t.Errorf("%s with %v, want %d missing", r.Status, r.Counts, missing)
-	}
-	var stored int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE origin = 'reconcile'`).Scan(&stored); err != nil || stored != 0 {
-		t.Errorf("%d events were appended (%v)", stored, err)
-	}
-	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || !until.IsZero() {
-		t.Errorf("proven until %s (%v)", until, err)
-	}
-}
-
-// Whatever the API does, and wherever processes end, the run comes to its end, skips nothing, and tells what was missing.
-func TestTroubleSkipsNothing(t *testing.T) {
-	t.Parallel()
-	b := newWorld(t, 3, eventTime)
-	all := b.api.h.Events
-	kept := some(all, 50, 3)
-	b.deliver(t, kept)
-	r := rand.New(rand.NewPCG(3, 51))
-	b.api.fails = func(provider.Call) (*reconcile.Response, error) {
-		switch r.IntN(6) {
-		case 0:
-			return nil, errDown
-		case 1:
-			return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusInternalServerError, http.Header{}, nil)}, nil
-		case 2:
-			return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusTooManyRequests, http.Header{}, nil)}, nil
-		}
-		return nil, nil
-	}
-	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: b.Source, What: reconcile.Events}, Who: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 5 { // processes come and go
-		stop, before := b.Carry(t, fmt.Sprint("process ", i), 1, b.jobs()), b.api.made("/events")
-		enough := 1 + i
-		testkit.Eventually(t, time.Minute, func() error {
-			if now, err := runs.Show(t.Context(), b.Operator, run); err != nil || now.Status.Final() {
-				return err
-			}
-			if made := b.api.made("/events") - before; made < enough {
-				return fmt.Errorf("%d calls, want %d", made, enough)
-			}
-			return nil
-		})
-		stop()
-		b.audit(t) // it may have ended between an append and what it makes of it
-	}
-	b.Carry(t, "last", 1, b.jobs())
-	got := b.ended(t, run)
-	if got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(len(all)-len(kept)) || got.Counts[reconcile.Seen] != int64(len(all)) {
-		t.Errorf("%s with %v, want %d missing of %d: %s", got.Status, got.Counts, len(all)-len(kept), len(all), got.Detail)
-	}
-	var stored int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored); err != nil || stored != len(all) {
-		t.Errorf("%d events in the log (%v), want %d", stored, err, len(all))
-	}
-}
-
-// Credentials that are good for nothing end the run with what to do, and nothing is proven.
-func TestRefusedCredentials(t *testing.T) {
-	t.Parallel()
-	b := newWorld(t, 4, eventTime)
-	b.api.fails = func(provider.Call) (*reconcile.Response, error) {
-		return &reconcile.Response{Verdict: provider.JudgeStatus(http.StatusUnauthorized, http.Header{}, nil)}, nil
-	}
-	b.Carry(t, "one", 1, b.jobs())
-	r := b.ask(t, reconcile.Order{What: reconcile.Events})
-	if want := "the API of source " + applied.Name + ": answered 401"; r.Status != runs.Failed || len(r.Detail) < len(want) || r.Detail[:len(want)] != want {
-		t.Errorf("%s: %s", r.Status, r.Detail)
-	}
-}
-
 // The watermark moves only after a read: at the first call for events there is none.
 func TestReconcile_eventsNotReadYet_movesNoWatermark(t *testing.T) {
 	t.Parallel()
@@ -195,13 +113,13 @@ func TestReconcile_eventsNotReadYet_movesNoWatermark(t *testing.T) {
 		if c.Path != "/events" || calls.Add(1) > 1 {
 			return nil, nil
 		}
-		_, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
-		if err != nil || !until.IsZero() {
-			t.Errorf("complete until %s (%v) before anything is read", until, err)
+		_, until := b.provenOf(t, "", reconcile.Events)
+		if !until.IsZero() {
+			t.Errorf("complete until %s before anything is read", until)
 		}
 		return nil, nil
 	}
-	b.Carry(t, "one", 1, b.jobs())
+	b.carry(t, b.runner())
 	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Done || calls.Load() == 0 {
 		t.Errorf("%s after %d calls: %s", r.Status, calls.Load(), r.Detail)
 	}
@@ -217,12 +135,12 @@ func TestNothingIsProvenUnread(t *testing.T) {
 			first = at
 		}
 	}
-	b.Carry(t, "one", 1, b.jobs())
+	b.carry(t, b.runner())
 	proven := func(want bool, at time.Time) {
 		t.Helper()
-		since, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events)
-		if err != nil || !until.IsZero() && !since.After(at) && at.Before(until) != want {
-			t.Errorf("proven from %s until %s (%v); %s among it: want %t", since, until, err, at, want)
+		since, until := b.provenOf(t, "", reconcile.Events)
+		if !until.IsZero() && !since.After(at) && at.Before(until) != want {
+			t.Errorf("proven from %s until %s; %s among it: want %t", since, until, at, want)
 		}
 	}
 	late := b.api.now.Add(-10 * time.Minute)
@@ -241,5 +159,169 @@ func TestNothingIsProvenUnread(t *testing.T) {
 	var rows int
 	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE what = 'events'`).Scan(&rows); err != nil || rows != 1 {
 		t.Errorf("%d watermarks (%v)", rows, err)
+	}
+}
+
+// upTo is a run over the events of a time, which must be done, and until when all is proven after it.
+func (b *world) upTo(t *testing.T, since, until time.Time) time.Time {
+	t.Helper()
+	b.done(t, reconcile.Order{What: reconcile.Events, Since: since, Until: until})
+	_, proven := b.provenOf(t, "", reconcile.Events)
+	return proven
+}
+
+// What lies between two times that were read is not proven, until somebody reads it.
+func TestAGapIsNotProven(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 4, eventTime)
+	b.carry(t, b.runner())
+	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
+	if proven := b.upTo(t, time.Time{}, at(2*time.Second)); !proven.Equal(at(2 * time.Second)) {
+		t.Fatalf("proven until %s", proven)
+	}
+	if proven := b.upTo(t, at(4*time.Second), at(6*time.Second)); !proven.Equal(at(2 * time.Second)) {
+		t.Errorf("proven until %s, though nobody has read from 2 s to 4 s", proven)
+	}
+	if proven := b.upTo(t, at(2*time.Second), at(6*time.Second)); !proven.Equal(at(6 * time.Second)) {
+		t.Errorf("proven until %s, though all was read until 6 s", proven)
+	}
+}
+
+// An event that comes into the list after a run has passed its time is found by the next run, which begins before what is proven.
+func TestAnEventThatIsListedLate(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 5, eventTime)
+	all := slices.Clone(b.api.h.Events)
+	last := slices.IndexFunc(all, func(e sim.Event) bool {
+		return !slices.ContainsFunc(all, func(other sim.Event) bool { return other.Happened > e.Happened })
+	})
+	b.api.h.Events = slices.Delete(slices.Clone(all), last, last+1)
+	b.deliver(t, b.api.h.Events)
+	b.api.set(time.UnixMicro(all[last].Happened).Add(reconcile.DefaultSettings.Settle + 2*time.Second))
+	b.carry(t, b.runner())
+	if proven := b.upTo(t, time.Time{}, time.Time{}); proven.UnixMicro() <= all[last].Happened {
+		t.Fatalf("proven until %s, before the late event", proven)
+	}
+	b.api.mu.Lock()
+	b.api.h.Events = all
+	b.api.mu.Unlock()
+	b.api.set(b.api.Now().Add(time.Minute))
+	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
+		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+	}
+}
+
+// A cursor that the API has forgotten ends no list of events: it is read again.
+func TestEventsOfAForgottenCursor(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 6, eventTime)
+	var forgot atomic.Int32
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path != "/events" || c.Query.Get("cursor") == "" || forgot.Add(1) > 3 {
+			return nil, nil
+		}
+		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Expired, Detail: "no such place"}, Status: http.StatusGone, Date: b.api.now}, nil
+	}
+	b.carry(t, b.runner())
+	r := b.ask(t, reconcile.Order{What: reconcile.Events})
+	if n := int64(len(b.api.h.Events)); r.Status != runs.Done || r.Counts[reconcile.Missing] != n || forgot.Load() < 3 {
+		t.Errorf("%s with %v of %d events after %d forgotten cursors: %s", r.Status, r.Counts, n, forgot.Load(), r.Detail)
+	}
+}
+
+// lagging may answer with what was half a second ago.
+type lagging struct{ sim.Provider }
+
+func (lagging) Lag() time.Duration { return 500 * time.Millisecond }
+
+// A look that is to win over all that was received before it begins so much later that the answer is not older.
+func TestALookThatSettlesWaitsForTheLag(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 7, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 3_000_000})
+	b.api.set(time.Now())
+	b.deliver(t, b.api.h.Events)
+	var looked atomic.Pointer[time.Time]
+	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
+		if now := time.Now(); strings.HasPrefix(c.Path, "/things/") {
+			looked.CompareAndSwap(nil, &now)
+		}
+		return nil, nil
+	}
+	r := b.runner()
+	late := *r.Sources.All()[b.Source]
+	late.Reader = lagging{}
+	r.Sources.Replace(&late)
+	b.carry(t, r)
+	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: reconcile.Order{Source: b.Source, What: reconcile.Object, Type: "thing", ID: "obj_1", Settle: true}, Who: "ada", Reason: "it is wrong"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	isDone(t, b.ended(t, run))
+	before := one[time.Time](t, b, `SELECT (convert_from(body, 'UTF8')::jsonb #>> '{settles,before}')::timestamptz FROM events WHERE event_id LIKE 'settle:%'`)
+	if at := looked.Load(); at == nil || at.Sub(before) < late.Reader.Lag() {
+		t.Errorf("looked at %v, and wins over all before %s", at, before)
+	}
+}
+
+// What a webhook that is named later was sent is read as far back as the provider knows, and nothing is said to be proven of it before that was done.
+func TestAWebhookThatIsNamedLater(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Seed: 3, Start: time.Now().Add(-60 * time.Hour), Repositories: 2}, nil)
+	hooks := f.fake.Hooks()
+	f.reads.API.Hooks = hooks[:1]
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Open(1)
+	f.fake.Open(1)
+	f.fake.SetWebhooks(githubfake.Webhooks{})
+	f.deliver(t)
+	f.fake.Advance(24 * time.Hour)
+	f.through(t, f.reads.Caller)
+	counted := func(order reconcile.Order, missing int64) (since, until time.Time) {
+		t.Helper()
+		order.What = reconcile.Events
+		r := f.run(t, order)
+		if r.Status != runs.Done || r.Counts[reconcile.Missing] != missing {
+			t.Fatalf("%s: %s, %v, want %d missing", r.Status, r.Detail, r.Counts, missing)
+		}
+		return f.provenOf(t, "", reconcile.Events)
+	}
+	_, before := counted(reconcile.Order{}, 0)
+	f.reads.API.Hooks = hooks
+	f.fake.Advance(time.Hour)
+	recent := f.fake.Now().Add(-30 * time.Minute)
+	if _, until := counted(reconcile.Order{Since: recent}, 0); !until.Equal(before) {
+		t.Errorf("proven until %s by a run over half an hour of other webhooks, it was %s", until, before)
+	}
+	if since, until := counted(reconcile.Order{}, 2); since.After(f.fake.Now().Add(-48*time.Hour)) || !until.After(before) {
+		t.Errorf("proven from %s until %s, now it is %s", since, until, f.fake.Now())
+	}
+}
+
+// What is proven stays until as much was read of what the configuration names now, in however many stretches.
+func TestProvenOfOtherLists(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 4, eventTime)
+	r := b.runner()
+	b.carry(t, r)
+	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
+	if proven := b.upTo(t, time.Time{}, at(20*time.Second)); !proven.Equal(at(20 * time.Second)) {
+		t.Fatalf("proven until %s", proven)
+	}
+	other := *r.Sources.All()[b.Source]
+	config := *other.Config
+	config.Accounts = []string{"*"}
+	other.Config = &config
+	r.Sources.Replace(&other)
+	if proven := b.upTo(t, time.Time{}, at(10*time.Second)); !proven.Equal(at(20 * time.Second)) {
+		t.Errorf("proven until %s by a run that has come to 10 s", proven)
+	}
+	if proven := b.upTo(t, at(15*time.Second), at(30*time.Second)); !proven.Equal(at(20 * time.Second)) {
+		t.Errorf("proven until %s, though nobody has read from 10 s to 15 s", proven)
+	}
+	if proven := b.upTo(t, time.Time{}, at(25*time.Second)); !proven.Equal(at(25 * time.Second)) {
+		t.Errorf("proven until %s, though all was read until 25 s", proven)
+	}
+	if proven := b.upTo(t, at(24*time.Second), at(30*time.Second)); !proven.Equal(at(30 * time.Second)) {
+		t.Errorf("proven until %s, though all was read until 30 s", proven)
 	}
 }

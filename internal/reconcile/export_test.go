@@ -87,6 +87,12 @@ const (
 	TakeHintsSQL    = takeHintsSQL
 )
 
+// ScopeOf is what the list of a type is asked for, as a sweep keeps it.
+func ScopeOf(s *Source, objectType string) string {
+	of := &sweep{work: &work{fetcher: fetcher{source: s}}, lister: s.Reader.(provider.ObjectLister), objectType: objectType}
+	return of.asks()
+}
+
 // FromAfter is from when changes are asked for, after a row of a sweep that asked from a time was read.
 func FromAfter(from time.Time, row pgx.Row) (time.Time, error) {
 	p := progress{from: from}

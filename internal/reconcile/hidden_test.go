@@ -6,16 +6,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	diff "github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -56,18 +53,11 @@ func calmAPI(provider.Call) (*reconcile.Response, error) { return nil, nil }
 // What lists hide and is alive is counted as hidden, beside what it is else: equal, or to be mended. What is refused by its name, or told as nothing that can be read, is not known to be alive, and what is missing is a ghost; of what is listed nothing is hidden.
 func TestWhatListsHideIsCounted(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 220, living)
 	b.spoil(t)
-	b.hides(func(c provider.Call) (*reconcile.Response, error) {
-		switch c.Path {
-		case "/things/obj_7":
-			return failing(http.StatusForbidden), nil
-		case "/things/obj_9":
-			return b.found(`[]`), nil
-		}
-		return nil, nil
-	}, "obj_3", "obj_6", "obj_7", "obj_8", "obj_9")
+	b.api.on(failing(http.StatusForbidden), "/things/obj_7")
+	b.api.on(b.found(`[]`), "/things/obj_9")
+	b.hides(calmAPI, "obj_3", "obj_6", "obj_7", "obj_8", "obj_9")
 	b.carry(t, b.runner())
 	want := kinds(5)
 	want[reconcile.Hidden], want[reconcile.Left] = 3, 2
@@ -75,14 +65,15 @@ func TestWhatListsHideIsCounted(t *testing.T) {
 	want[reconcile.Different] += 2
 	r := b.sweep(t, reconcile.Order{Full: true})
 	counted(t, r, want)
-	report, err := reconcile.Drift(t.Context(), b.Operator, r.Run)
-	if err != nil || len(report.Types) != 1 || report.Types[0].Hidden != 3 || report.Types[0].Checked != 20 || !b.proven(t).IsZero() {
-		t.Errorf("%+v (%v), proven until %s", report, err, b.proven(t))
+	report := b.report(t, r.Run)
+	if len(report.Types) != 1 || report.Types[0].Hidden != 3 || report.Types[0].Checked != 20 || !b.proven(t).IsZero() {
+		t.Errorf("%+v, proven until %s", report, b.proven(t))
 	}
+	b.api.on(nil, "/things/obj_7", "/things/obj_9")
 	b.hides(calmAPI, "obj_6", "obj_8")
-	counted(t, b.sweep(t, reconcile.Order{DryRun: true}), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
+	counted(t, b.sweep(t, reconcile.Order{DryRun: true}), counts{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
 	calls := b.api.made("/things/")
-	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
+	counted(t, b.sweep(t, reconcile.Order{}), counts{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
 	if n := b.api.made("/things/") - calls; n != 2 || b.proven(t).IsZero() {
 		t.Errorf("%d calls for two hidden objects; proven until %s", n, b.proven(t))
 	}
@@ -91,7 +82,7 @@ func TestWhatListsHideIsCounted(t *testing.T) {
 // What lists hide counts once, wherever a process ends.
 func TestWhatListsHideCountsOnceThoughKilled(t *testing.T) {
 	t.Parallel()
-	counts := map[bool]map[string]int64{}
+	counts := map[bool]counts{}
 	for _, killed := range []bool{false, true} {
 		b := newWorld(t, 221, owned)
 		b.deliver(t, lossy(b.api.h, 50, 7))
@@ -135,42 +126,12 @@ func (p unnamed) Fetch(src *provider.Source, api *provider.API, account, objectT
 // What was in hand, and is forgotten since the list must be read again for it, is hidden no more: here the list shows it.
 func TestWhatIsForgottenIsNotHidden(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
-	var well atomic.Bool
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
-		if c.Path == "/list" && !well.Load() {
-			return failing(http.StatusBadGateway), nil
-		}
-		return nil, nil
-	}
-	r := b.runner()
-	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = unnamed{}, unnamed{} }))
-	b.carry(t, r)
-	run := b.order(t, reconcile.Order{What: reconcile.Objects})
-	b.Until(t, run, func(r *runs.Run) bool { return r.Troubles > 0 })
-	b.change(t, run, runs.Paused)
-	b.DB.Exec(t, `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(id, 0) FROM unnest('{obj_1,obj_2}'::text[]) id`, run)
+	b := newMirror(t, 220, living)
+	run := b.begun(t)
+	b.DB.Exec(t, `INSERT INTO listed (run, object_type, object) SELECT $1, 'thing', hashtextextended(id, 0)
+		FROM unnest('{obj_1,obj_2}'::text[]) id`, run)
 	b.DB.Exec(t, `UPDATE sweeps SET phase = 'ghosts', checked = 2, behind = 1, missing = 1, hidden = 1,
 		hand = '[{"id": "obj_1", "kind": "behind", "counted": true, "hidden": true}, {"id": "obj_2", "kind": "missing", "counted": true}]'`)
-	well.Store(true)
-	b.change(t, run, runs.Waiting)
-	counted(t, b.ended(t, run), map[string]int64{reconcile.Seen: 20, reconcile.Equal: 20})
-}
-
-// change asks for a run to be paused, or to go on, and waits until nobody has it who is to pause.
-func (b *world) change(t *testing.T, run int64, to runs.Status) {
-	t.Helper()
-	if err := runs.Change(t.Context(), b.Operator, run, to); err != nil {
-		t.Fatal(err)
-	}
-	if to == runs.Paused {
-		b.Until(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused })
-		testkit.Eventually(t, time.Minute, func() error {
-			if by := one[string](t, b, `SELECT leased_by FROM checkpoints WHERE run = $1`, run); by != "" {
-				return fmt.Errorf("%s still has it", by)
-			}
-			return nil
-		})
-	}
+	b.carry(t, b.runnerOf(func(s *reconcile.Source) { s.Provider, s.Reader = unnamed{}, unnamed{} }))
+	counted(t, b.ended(t, run), counts{reconcile.Seen: 20, reconcile.Equal: 20})
 }

@@ -25,11 +25,7 @@ import (
 func (b *world) looking(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		l := &reconcile.Looks{Runner: b.runner(), ID: fmt.Sprint("process ", i), Logger: slog.New(slog.DiscardHandler), Every: 20 * time.Millisecond}
-		go func() { defer close(done); _ = l.Run(ctx) }()
-		t.Cleanup(func() { stop(); <-done })
+		looksOf(t, b.runner(), fmt.Sprint("process ", i))
 	}
 }
 
@@ -49,11 +45,10 @@ func (b *world) settled(t *testing.T) {
 // However many processes make them, and whatever the API does, looks end all doubt, and few are made.
 func TestLooksEndAllDoubt(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(3) {
+	for seed := range uint64(seeds(3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			b := newWorld(t, 60+seed, eventTime)
-			b.deliver(t, b.api.h.Events)
+			b := newMirror(t, 60+seed, eventTime)
 			var owing int
 			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE look_after <> 0`).Scan(&owing); err != nil || owing == 0 {
 				t.Fatalf("%d objects owe a look (%v): nothing to prove", owing, err)
@@ -69,9 +64,7 @@ func TestLooksEndAllDoubt(t *testing.T) {
 			}
 			b.looking(t, 3)
 			b.settled(t)
-			for _, w := range b.wrong(t) {
-				t.Error(w)
-			}
+			none(t, b.wrong(t))
 			if made := b.api.made("/things/"); made > owing+failed {
 				t.Errorf("%d looks for %d objects, of which %d failed", made, owing, failed)
 			}
@@ -88,8 +81,7 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newWorld(t, 70, eventTime)
-			b.deliver(t, b.api.h.Events)
+			b := newMirror(t, 70, eventTime)
 			last := one[string](t, b, `SELECT object_id FROM objects ORDER BY look_after DESC LIMIT 1`)
 			after := one[int64](t, b, `SELECT max(look_after) FROM objects`)
 			b.api.set(time.UnixMicro(after).Add(past))
@@ -114,19 +106,18 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 // That an object is missing makes a tombstone only where the credentials see what the log is of: the newest event that the API lists, or another one.
 func TestMissingIsBelievedWithTheRightKey(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 80, eventTime)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 80, eventTime)
 	var right atomic.Bool
 	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
 		switch {
 		case strings.HasPrefix(c.Path, "/things/"), strings.HasPrefix(c.Path, "/event/") && !right.Load():
-			return b.answer(provider.Missing, nil), nil
+			return b.missing(), nil
 		case c.Path == "/":
 			return b.answer(provider.Found, []byte(`{"events":[{"id":"nobody has told us of"}]}`)), nil
 		}
 		return nil, nil
 	}
-	b.Carry(t, "one", 1, b.jobs())
+	b.carry(t, b.runner())
 	o := reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1"}
 	if r := b.ask(t, o); r.Status != runs.Failed || !strings.Contains(r.Detail, another) || b.looks(t) != 0 {
 		t.Errorf("with a key of another account: %s, %d looks: %s", r.Status, b.looks(t), r.Detail)
@@ -140,10 +131,9 @@ func TestMissingIsBelievedWithTheRightKey(t *testing.T) {
 // Of an object that neither the mirror nor the API has, nothing is appended: its name may be a typing error. One that the mirror has becomes a tombstone.
 func TestAnObjectThatNobodyHasIsNoTombstone(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 81, eventTime)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 81, eventTime)
 	kept := one[string](t, b, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_id LIMIT 1`)
-	b.Carry(t, "one", 1, b.jobs())
+	b.carry(t, b.runner())
 	for _, dry := range []bool{true, false} {
 		r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
 		if r.Status != runs.Done || r.Counts[reconcile.Absent] != 1 || r.Counts[reconcile.Seen] != 1 || r.Counts[reconcile.Missing] != 0 {
@@ -153,15 +143,9 @@ func TestAnObjectThatNobodyHasIsNoTombstone(t *testing.T) {
 	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after) VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
 	b.looking(t, 1)
 	b.settled(t)
-	if n := one[int](t, b, countLooks+` AND object_id = 'obj_tpyo'`) + one[int](t, b, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`); n != 0 {
-		t.Errorf("%d events and rows of an object that nobody has", n)
-	}
-	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
-		if strings.HasPrefix(c.Path, "/things/") {
-			return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, nil
-		}
-		return nil, nil
-	})
+	is(t, b, 0, countLooks+` AND object_id = 'obj_tpyo'`)
+	is(t, b, 0, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`)
+	b.api.on(&reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, "/things/*")
 	if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: kept}); r.Counts[reconcile.Missing] != 1 || r.Counts[reconcile.Absent] != 0 {
 		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 	}
@@ -184,8 +168,7 @@ func (p unread) Fetch(src *provider.Source, api *provider.API, account, objectTy
 // What the API has no call for is tried once and said once; it goes when the object owes nothing any more, and comes back where a new configuration can read it.
 func TestWhatCannotBeLookedAtIsParked(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 82, eventTime)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 82, eventTime)
 	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id IN ('obj_1', 'obj_2')`)
 	b.DB.Exec(t, `UPDATE objects SET look_after = 0 WHERE object_id NOT IN ('obj_1', 'obj_2')`)
 	r := b.runner()
@@ -257,13 +240,11 @@ func (p crowd) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Ob
 // However many looks a source may make at once, no more of them than there are connections for enter the mirror at once.
 func TestLooksEnterWithinTheirConnections(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 83, eventTime)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 83, eventTime)
 	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
 	var here, most atomic.Int64
 	b.proc = b.Processor(t, crowd{here: &here, most: &most})
-	r := b.runner()
-	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} }))
+	r := b.runnerOf(func(s *reconcile.Source) { s.API = &provider.API{Concurrency: 20} })
 	looksOf(t, r, "looks")
 	b.settled(t)
 	if n := most.Load(); n > reconcile.Entering || n < 2 {
@@ -285,8 +266,7 @@ func (p stuck) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Ob
 // A look for which there is no place in the mirror while its hint is this process's is laid back, and not entered when it may be another's.
 func TestLooksWaitForAPlaceWithinTheirLease(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 83, eventTime)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 83, eventTime)
 	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
 	if n := one[int](t, b, `SELECT count(*) FROM objects`); n <= reconcile.Entering {
 		t.Fatalf("only %d objects", n)
@@ -310,4 +290,34 @@ func TestLooksWaitForAPlaceWithinTheirLease(t *testing.T) {
 	}
 	release()
 	b.settled(t)
+}
+
+// elsewhere is a provider whose objects have gone to where they have other names.
+type elsewhere struct{ sim.Provider }
+
+func (elsewhere) Snapshot(*provider.Source, *provider.Snapshot) (provider.Observation, error) {
+	return provider.Observation{}, &provider.Dead{Reason: "another one is answered", Moved: true}
+}
+
+// A look that another object answers for is not made again and again.
+func TestMovedObjectsAreParked(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 97, eventTime)
+	id := b.owing(t)
+	r := b.runnerOf(func(s *reconcile.Source) { s.Reader = elsewhere{} })
+	looksOf(t, r, "looks")
+	eventually(t, b, 1, `SELECT count(*) FROM hints WHERE object_id = $1 AND due = 'infinity' AND error LIKE '%another one is answered%next event%'`, id)
+	b.api.called(t, "/things/", 1)
+}
+
+// A field of an array's elements that changes without a version is no difference of theirs.
+func TestVolatileFields(t *testing.T) {
+	t.Parallel()
+	volatile := []string{"assets.count", "meta"}
+	for path, want := range map[string]bool{"state.assets[0].count": true, "state.assets[12].count.day": true, "state.assets.count": true, `state.meta["a b"]`: true, "state.meta[3]": true, "state.meta": true,
+		"state.assets[0].counts": false, "state.assets[0].name": false, "state.assets[1]": false, "state.assets": false, "state.metal": false} {
+		if got := reconcile.Changing(volatile, path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
 }

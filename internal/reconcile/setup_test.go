@@ -22,6 +22,9 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const key = "sk_test_s3cret"
 
+// nowhere is the address of an API that nothing calls.
+const nowhere = "http://127.0.0.1:1"
+
 type testBundle struct {
 	db  *testkit.DB
 	log lockedBuffer

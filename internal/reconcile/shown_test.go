@@ -36,7 +36,7 @@ func newKeyed(t *testing.T) *keyed {
 		b.gone = append(b.gone, b.fake.Create("", "invoice", nil))
 	}
 	b.here = b.fake.Create("", "invoice", nil)
-	b.deliver(t, func(int) bool { return false })
+	b.deliver(t, every)
 	b.fake.Advance(2 * time.Minute)
 	for _, id := range b.gone {
 		b.fake.Vanish("", id)
@@ -44,7 +44,7 @@ func newKeyed(t *testing.T) *keyed {
 	var ours http.Handler = b.fake
 	b.answers.Store(&ours)
 	b.r = b.runner(t, b.api(serve(t, func(w http.ResponseWriter, r *http.Request) { (*b.answers.Load()).ServeHTTP(w, r) })), asIs)
-	b.stop = b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.r.Carry})
+	b.stop = b.carry(t, b.r)
 	b.finds(t, b.gone[0], 3)
 	return b
 }
@@ -53,7 +53,7 @@ func newKeyed(t *testing.T) *keyed {
 func (b *keyed) looks(t *testing.T, id string) (r *runs.Run, calls int) {
 	t.Helper()
 	before := len(b.fake.Requests())
-	r = b.order(t, reconcile.Order{What: reconcile.Object, Type: "invoice", ID: id})
+	r = b.ask(t, reconcile.Order{What: reconcile.Object, Type: "invoice", ID: id})
 	return r, len(b.fake.Requests()) - before
 }
 
@@ -84,7 +84,7 @@ func TestAShownKeyIsRemembered(t *testing.T) {
 	b.finds(t, b.gone[1], 2)
 	b.stop()
 	b.r.Settings.Shown = 0 // for what is shown from now on
-	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.r.Carry})
+	b.carry(t, b.r)
 	b.finds(t, b.gone[2], 2)
 	b.r.Sources.Forget()
 	b.finds(t, b.gone[3], 3)
@@ -122,46 +122,47 @@ func TestADoubtWhileAKeyIsShown(t *testing.T) {
 	b.finds(t, b.gone[3], 2)
 }
 
-// A key that was refused has to be shown again.
-func TestARefusedKeyIsShownAgain(t *testing.T) {
+// A key that was refused, one of another configuration, and one whose account lists no event any more have to be shown again,
+// whatever was known of them before.
+func TestAKeyInDoubtIsShownAgain(t *testing.T) {
 	t.Parallel()
-	b := newKeyed(t)
-	b.fake.SetFaults(stripefake.Faults{Revoked: true})
-	b.fails(t, "api.key")
-	b.fake.SetFaults(stripefake.Faults{})
-	b.DB.Exec(t, `UPDATE budgets SET blocked_until = now()`) // nobody calls for a while after that
-	b.finds(t, b.gone[1], 3)
-	b.finds(t, b.gone[2], 2)
+	for name, c := range map[string]struct {
+		doubt, right func(t *testing.T, b *keyed)
+		why          string
+	}{
+		"refused": {
+			func(_ *testing.T, b *keyed) { b.fake.SetFaults(stripefake.Faults{Revoked: true}) },
+			func(t *testing.T, b *keyed) {
+				b.fake.SetFaults(stripefake.Faults{})
+				b.DB.Exec(t, `UPDATE budgets SET blocked_until = now()`) // nobody calls for a while after that
+			}, "api.key",
+		},
+		"of another configuration": {
+			func(t *testing.T, b *keyed) { b.use(t, serve(t, b.elsewhere(t, "invoice", 10).ServeHTTP)) },
+			func(t *testing.T, b *keyed) { b.use(t, b.fake.URL) }, another,
+		},
+		"of an account that has become empty": {
+			func(_ *testing.T, b *keyed) { b.fake.SetFaults(stripefake.Faults{Blind: true}) },
+			func(_ *testing.T, b *keyed) { b.fake.SetFaults(stripefake.Faults{}) }, another,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newKeyed(t)
+			c.doubt(t, b)
+			b.fails(t, c.why)
+			c.right(t, b)
+			b.finds(t, b.gone[1], 3)
+			b.finds(t, b.gone[2], 2)
+		})
+	}
 }
 
-// Another configuration's key has to be shown, whatever was known of the one before.
-func TestAKeyOfAnotherConfigurationIsShownAgain(t *testing.T) {
-	t.Parallel()
-	b := newKeyed(t)
-	other := stripefake.New(t, stripefake.Options{Seed: 52, Start: b.fake.Now()})
-	for range 10 {
-		other.Create("", "invoice", nil)
+// use is another configuration, whose API is elsewhere.
+func (b *keyed) use(t *testing.T, url string) {
+	for _, s := range b.runner(t, b.api(url), asIs).Sources.All() {
+		b.r.Sources.Replace(s)
 	}
-	other.Advance(2 * time.Minute)
-	use := func(url string) {
-		for _, s := range b.runner(t, b.api(url), asIs).Sources.All() {
-			b.r.Sources.Replace(s)
-		}
-	}
-	use(serve(t, renamed(other).ServeHTTP))
-	b.fails(t, another)
-	use(b.fake.URL)
-	b.finds(t, b.gone[1], 3)
-}
-
-// An account that lists no event any more, though one has shown the key, is looked at with other eyes.
-func TestAnAccountThatHasBecomeEmptyIsNotBelieved(t *testing.T) {
-	t.Parallel()
-	b := newKeyed(t)
-	b.fake.SetFaults(stripefake.Faults{Blind: true})
-	b.fails(t, another)
-	b.fake.SetFaults(stripefake.Faults{})
-	b.finds(t, b.gone[1], 3)
 }
 
 // An account whose newest event is not in the log may be another one: its key has to be shown again.
@@ -176,12 +177,7 @@ func TestAnUnknownEventHasTheKeyShownAgain(t *testing.T) {
 	b.deliver(t, every)
 	b.fake.Advance(time.Minute)
 	b.finds(t, b.gone[3], 2)
-	other := stripefake.New(t, stripefake.Options{Seed: 52, Start: b.fake.Now()})
-	for range 10 {
-		other.Create("", "invoice", nil)
-	}
-	other.Advance(2 * time.Minute)
-	theirs := renamed(other)
+	theirs := b.elsewhere(t, "invoice", 10)
 	b.answers.Store(&theirs)
 	b.fails(t, another)
 }
@@ -189,8 +185,7 @@ func TestAnUnknownEventHasTheKeyShownAgain(t *testing.T) {
 // The object that has shown a key does not show it any more once it is missing itself.
 func TestAnObjectThatHasShownTheKeyMayBeMissing(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 234, alive(4))
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 234, alive(4))
 	gone := map[string]bool{}
 	var shows []string // the objects that were found
 	r := b.silently(t, 0, func(id string) bool { return !gone[id] })
@@ -207,9 +202,7 @@ func TestAnObjectThatHasShownTheKeyMayBeMissing(t *testing.T) {
 		b.api.mu.Lock()
 		gone[id], shows = true, nil
 		b.api.mu.Unlock()
-		if r := b.ended(t, b.order(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id})); r.Status != runs.Done {
-			t.Fatalf("%s: %s", r.Status, r.Detail)
-		}
+		isDone(t, b.ended(t, b.order(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id})))
 		b.api.mu.Lock()
 		defer b.api.mu.Unlock()
 		return shows
@@ -233,7 +226,7 @@ func TestAQuietAccountsKeyIsRemembered(t *testing.T) {
 	t.Parallel()
 	b, first := quietShop(t, 5)
 	k := &keyed{shop: b}
-	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: b.runner(t, b.api(b.fake.URL), asIs).Carry})
+	b.carry(t, b.runner(t, b.api(b.fake.URL), asIs))
 	k.finds(t, first, 3) // itself, the list of events, an object that is there
 	asked := map[string]bool{}
 	for _, r := range b.fake.Requests() {

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -28,10 +28,10 @@ func (b *world) source(edit func(*reconcile.Source)) *reconcile.Source {
 	return s
 }
 
-// carry has a runner carry out runs.
-func (b *world) carry(t *testing.T, r *reconcile.Runner) {
-	t.Helper()
-	b.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: r.Carry})
+// passes has a runner make looks, one pass over the hints at each call.
+func passes(b *world, r *reconcile.Runner) func(context.Context) (int, error) {
+	l := &reconcile.Looks{Runner: r, ID: "one", Logger: slog.New(slog.DiscardHandler)}
+	return l.Passes(r.Sources.All()[b.Source])
 }
 
 // looksOf has a runner make looks until the test ends or stop is called.
@@ -44,26 +44,6 @@ func looksOf(t *testing.T, r *reconcile.Runner, id string) (stop func()) {
 	stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(stop)
 	return stop
-}
-
-// order asks for a reconciliation of the world's source.
-func (b *world) order(t *testing.T, o reconcile.Order) int64 {
-	t.Helper()
-	o.Source = b.Source
-	run, err := runs.Ask(t.Context(), b.Operator, runs.Order{Job: reconcile.Job, Asked: o, Who: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return run
-}
-
-// one is the single value of a query.
-func one[T any](t *testing.T, b *world, sql string, args ...any) (v T) {
-	t.Helper()
-	if err := b.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
 }
 
 const countLooks = `SELECT count(*) FROM events WHERE event_type = 'postern.look'`
@@ -142,19 +122,10 @@ func TestAPausedRunAsksForNoPageAgain(t *testing.T) {
 	run.Store(b.order(t, reconcile.Order{What: reconcile.Events}))
 	b.carry(t, r)
 	b.Until(t, run.Load(), func(r *runs.Run) bool { return r.Status == runs.Paused })
-	testkit.Eventually(t, time.Minute, func() error {
-		if by := one[string](t, b, `SELECT leased_by FROM checkpoints WHERE run = $1`, run.Load()); by != "" {
-			return fmt.Errorf("%s still has it", by)
-		}
-		return nil
-	})
-	if n := b.api.made("/events"); n != 1 {
-		t.Errorf("%d calls of a run that was paused during the first", n)
-	}
+	eventually(t, b, "", `SELECT leased_by FROM checkpoints WHERE run = $1`, run.Load())
+	b.api.called(t, "/events", 1)
 	well.Store(true)
-	if err := runs.Change(t.Context(), b.Operator, run.Load(), runs.Waiting); err != nil {
-		t.Fatal(err)
-	}
+	b.turn(t, run.Load(), runs.Waiting)
 	if got := b.ended(t, run.Load()); got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
 		t.Errorf("%s with %v: %s", got.Status, got.Counts, got.Detail)
 	}
@@ -220,9 +191,7 @@ func TestALookIsNotKeptByOneThatWasBrokenOff(t *testing.T) {
 		if wait := one[float64](t, b, `SELECT extract(epoch FROM due - clock_now())::float8 FROM hints`); wait > 2.5 {
 			t.Errorf("it is due in %g s, at a lease of 10", wait)
 		}
-		if n := one[int](t, b, `SELECT attempts FROM hints`); n != 0 {
-			t.Errorf("it has cost %d attempts", n)
-		}
+		is(t, b, 0, `SELECT attempts FROM hints`)
 		b.DB.Exec(t, `GRANT SELECT, INSERT ON events TO postern_gateway`)
 		b.settled(t)
 	})
@@ -277,32 +246,6 @@ func TestAKeyMayBeReplacedDuringARun(t *testing.T) {
 	}
 }
 
-// An object of the other mode is not one that is gone.
-func TestAnObjectOfTheOtherModeIsNoTombstone(t *testing.T) {
-	t.Parallel()
-	b := newWorld(t, 94, eventTime)
-	id := b.owing(t)
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
-		body := []byte(b.api.h.Page(0, 1<<62, "", 1)) // the credentials are good
-		status := http.StatusOK
-		if strings.HasPrefix(c.Path, "/things/") {
-			status = http.StatusNotFound
-			body = []byte(`{"error":{"code":"resource_missing","message":"No such thing: 'obj_1'; a similar object exists in test mode, but a live mode key was used to make this request."}}`)
-		}
-		return &reconcile.Response{Verdict: stripe.Stripe{}.Answer(status, http.Header{}, body), Date: b.api.now.Truncate(time.Second), Body: body}, nil
-	}
-	r := b.runner()
-	b.carry(t, r)
-	if got := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}); got.Status != runs.Failed || !strings.Contains(got.Detail, "other mode") {
-		t.Errorf("%s: %s", got.Status, got.Detail)
-	}
-	looksOf(t, r, "looks")
-	b.met(t, "other mode")
-	if n := one[int](t, b, countLooks); n != 0 {
-		t.Errorf("%d looks were appended", n)
-	}
-}
-
 // bad is a provider whose reader cannot bear some answers.
 type bad struct {
 	sim.Provider
@@ -333,33 +276,19 @@ func (p bad) ObjectPage(src *provider.Source, a *provider.API, account, objectTy
 // An answer that its reader cannot bear ends neither the process nor its other looks; a run that meets it fails and says so.
 func TestAReaderThatPanics(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 95, eventTime)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 95, eventTime)
 	id := one[string](t, b, `SELECT object_id FROM objects WHERE look_after <> 0 ORDER BY object_id LIMIT 1`)
 	if others := one[int](t, b, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id); others == 0 {
 		t.Fatal("no other object owes a look")
 	}
 	p := bad{hates: func(some string) bool { return some == id || some == "" }}
-	r := b.runner()
-	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = p, p }))
+	r := b.runnerOf(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
 	looksOf(t, r, "looks")
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := one[int](t, b, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id); n > 0 {
-			return fmt.Errorf("%d others still owe a look", n)
-		}
-		return nil
-	})
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := one[int](t, b, `SELECT count(*) FROM hints WHERE object_id = $1 AND error LIKE '%panicked%' AND due > clock_now() + interval '50 minutes'`, id); n != 1 {
-			return fmt.Errorf("%d hints tell of it", n)
-		}
-		return nil
-	})
+	eventually(t, b, 0, `SELECT count(*) FROM objects WHERE look_after <> 0 AND object_id <> $1`, id)
+	eventually(t, b, 1, `SELECT count(*) FROM hints WHERE object_id = $1 AND error LIKE '%panicked%' AND due > clock_now() + interval '50 minutes'`, id)
 	b.carry(t, r)
 	for _, o := range []reconcile.Order{{What: reconcile.Object, Type: "thing", ID: id}, {What: reconcile.Events}, {What: reconcile.Objects}} {
-		if got := b.ask(t, o); got.Status != runs.Failed || !strings.Contains(got.Detail, "panicked") || !strings.Contains(got.Detail, "nobody thought of") {
-			t.Errorf("%s: %s: %s", o.What, got.Status, got.Detail)
-		}
+		b.fails(t, o, "panicked", "nobody thought of")
 	}
 }
 
@@ -370,15 +299,8 @@ func TestNoHintWaitsForYears(t *testing.T) {
 	id := b.owing(t)
 	b.DB.Exec(t, `UPDATE objects SET look_after = $2 WHERE object_id = $1`, id, b.api.now.AddDate(40, 0, 0).UnixMicro())
 	looksOf(t, b.runner(), "looks")
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := one[int](t, b, `SELECT count(*) FROM hints WHERE taken_by = '' AND due BETWEEN clock_now() + interval '50 minutes' AND clock_now() + interval '61 minutes'`); n != 1 {
-			return fmt.Errorf("%d hints wait an hour", n)
-		}
-		return nil
-	})
-	if n := b.api.made("/things/"); n != 0 {
-		t.Errorf("%d looks", n)
-	}
+	eventually(t, b, 1, `SELECT count(*) FROM hints WHERE taken_by = '' AND due BETWEEN clock_now() + interval '50 minutes' AND clock_now() + interval '61 minutes'`)
+	b.api.called(t, "/things/", 0)
 }
 
 // An answer that does not say when it was has no place in the order.
@@ -402,40 +324,9 @@ func TestAnAnswerWithoutDateIsNoLook(t *testing.T) {
 		run := b.order(t, o)
 		b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "does not say what time it is there") })
 	}
-	if n := one[int](t, b, countLooks); n != 0 {
-		t.Errorf("%d looks of no time were appended", n)
-	}
+	is(t, b, 0, countLooks)
 	dated.Store(true)
 	b.settled(t)
-}
-
-// What is listed later than it happened is found by the next run, which begins a little before what is proven.
-func TestWhatIsListedLateIsFound(t *testing.T) {
-	t.Parallel()
-	b := newWorld(t, 98, eventTime)
-	all := b.api.h.Events
-	last := 0
-	for i, e := range all {
-		if e.Happened > all[last].Happened {
-			last = i
-		}
-	}
-	late := all[last]
-	b.api.h.Events = append(append([]sim.Event{}, all[:last]...), all[last+1:]...)
-	r := b.runner()
-	b.api.set(time.UnixMicro(late.Happened).Add(r.Settings.Settle + 2*time.Second))
-	b.carry(t, r)
-	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Counts[reconcile.Missing] != int64(len(all)-1) {
-		t.Fatalf("%s with %v: %s", got.Status, got.Counts, got.Detail)
-	}
-	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || until.UnixMicro() <= late.Happened {
-		t.Fatalf("proven until %s (%v), which is not behind %d", until, err, late.Happened)
-	}
-	b.api.h.Events = all
-	b.api.set(b.api.Now().Add(2 * time.Second)) // of an overlap of five
-	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Counts[reconcile.Missing] != 1 {
-		t.Errorf("%s with %v: what was listed late was not found", got.Status, got.Counts)
-	}
 }
 
 // unsure is a provider one of whose events cannot be applied while it says so.
@@ -468,13 +359,15 @@ func TestNothingIsProvenUnapplied(t *testing.T) {
 		return strings.HasPrefix(r.Detail, "waits for the outcomes of 1 of the events that it has appended, among them ") && strings.HasSuffix(r.Detail, ", which has failed: "+errDown.Error())
 	}
 	b.Until(t, run, waits)
-	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || until.UnixMicro() > e.Happened {
-		t.Errorf("proven until %s (%v), with an event of %d not applied", until, err, e.Happened)
-	}
-	for _, to := range []runs.Status{runs.Paused, runs.Waiting} {
-		if err := runs.Change(t.Context(), b.Operator, run, to); err != nil {
-			t.Fatal(err)
+	proven := func(want bool) {
+		t.Helper()
+		if _, until := b.provenOf(t, "", reconcile.Events); until.UnixMicro() > e.Happened != want {
+			t.Errorf("proven until %s, with an event of %d, which is applied: %t", until, e.Happened, want)
 		}
+	}
+	proven(false)
+	for _, to := range []runs.Status{runs.Paused, runs.Waiting} {
+		b.turn(t, run, to)
 		b.Until(t, run, func(r *runs.Run) bool { return to == runs.Waiting && waits(r) || to == runs.Paused && r.Detail == "" })
 	}
 	now.Store(false)
@@ -483,7 +376,63 @@ func TestNothingIsProvenUnapplied(t *testing.T) {
 	if got := b.ended(t, run); got.Status != runs.Done || got.Detail != "" || got.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
 		t.Errorf("%s with %v: %q", got.Status, got.Counts, got.Detail)
 	}
-	if _, until, err := reconcile.Watermark(t.Context(), b.Pool, b.Source, "", reconcile.Events); err != nil || until.UnixMicro() <= e.Happened {
-		t.Errorf("proven until %s (%v)", until, err)
+	proven(true)
+}
+
+// badCalls cannot bear an object's name.
+type badCalls struct{ sim.Provider }
+
+func (badCalls) Fetch(*provider.Source, *provider.API, string, string, string) (provider.Call, bool) {
+	panic("a name nobody thought of")
+}
+
+// A sweep asks for objects beside its own goroutine. A panic there fails the run and not the process.
+func TestASweepWhoseReaderPanics(t *testing.T) {
+	t.Parallel()
+	b := newWorld(t, 210, living)
+	b.api.version = sim.Named // so that each object is asked for by its name
+	b.carry(t, b.runnerOf(func(s *reconcile.Source) { s.Reader, s.API.Version = badCalls{}, sim.Named }))
+	b.fails(t, reconcile.Order{What: reconcile.Objects}, "panicked", "nobody thought of")
+}
+
+// proofless refuses the list that shows whether an object is missing, and has the control call fail since, until it is well.
+type proofless struct {
+	reconcile.Caller
+	asked, well *atomic.Bool
+}
+
+func (c proofless) Do(ctx context.Context, call provider.Call) (*reconcile.Response, error) {
+	switch {
+	case c.well.Load():
+	case strings.HasSuffix(call.Path, "/milestones") && call.Query.Get("per_page") == "1":
+		c.asked.Store(true)
+		return failing(http.StatusForbidden), nil
+	case c.asked.Load() && call.Path == "/":
+		return failing(http.StatusBadGateway), nil
 	}
+	return c.Caller.Do(ctx, call)
+}
+
+// An object whose absence cannot be shown is not left while the control call fails too: the run waits for the API to be well, and deletes it then.
+func TestWhatIsMissingIsNotLeftWhileNothingAnswers(t *testing.T) {
+	t.Parallel()
+	f := newForge(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
+	var all []string
+	for range 4 {
+		all = append(all, f.fake.Make(0, "milestone"))
+		f.fake.Advance(2 * time.Second)
+	}
+	f.deliver(t)
+	f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100})
+	f.fake.Delete(all[1])
+	f.fake.Advance(2 * time.Hour)
+	var asked, well atomic.Bool
+	f.through(t, proofless{f.reads.Caller, &asked, &well})
+	run := f.order(t, reconcile.Order{What: reconcile.Objects, Type: "milestone"})
+	r := f.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Final() })
+	if n := f.count(t, `SELECT coalesce(sum(remaining), 0) FROM sweeps`); r.Status.Final() || n != 0 || !asked.Load() {
+		t.Errorf("%s with %d left, asked %t: %s", r.Status, n, asked.Load(), r.Detail)
+	}
+	well.Store(true)
+	counted(t, f.ended(t, run), counts{reconcile.Seen: 4, reconcile.Equal: 3, reconcile.Ghosts: 1, reconcile.Mended: 1})
 }

@@ -40,9 +40,7 @@ func (b *world) found(body string) *reconcile.Response {
 // paired has runs sweep two types of the world.
 func (b *world) paired(t *testing.T) {
 	t.Helper()
-	r := b.runner()
-	r.Sources.Replace(b.source(func(s *reconcile.Source) { s.Provider, s.Reader = pair{}, pair{} }))
-	b.carry(t, r)
+	b.carry(t, b.runnerOf(func(s *reconcile.Source) { s.Provider, s.Reader = pair{}, pair{} }))
 }
 
 // copied has the mirror have more objects, of which the provider knows nothing.
@@ -54,8 +52,7 @@ func (b *world) copied(t *testing.T, ids ...string) {
 // A type whose list is refused is passed over while the key is good for something; a key that was revoked after the first type ends the run.
 func TestAKeyRevokedBetweenTwoTypes(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 220, living)
 	var revoked, listed atomic.Bool
 	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
 		switch {
@@ -76,16 +73,13 @@ func TestAKeyRevokedBetweenTwoTypes(t *testing.T) {
 	}
 	revoked.Store(true)
 	listed.Store(false)
-	if r := b.ask(t, reconcile.Order{What: reconcile.Objects}); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") {
-		t.Errorf("with a key that was revoked: %s %v %q", r.Status, r.Counts, r.Detail)
-	}
+	b.fails(t, reconcile.Order{What: reconcile.Objects}, "401")
 }
 
 // An object that is refused by its name is left, and the others of its type are what they are; where the key is good for nothing any more, the run ends.
 func TestOneRefusedObjectIsLeft(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 220, living)
 	b.copied(t, "gone", "other_mode")
 	var revoked, met atomic.Bool
 	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
@@ -100,51 +94,22 @@ func TestOneRefusedObjectIsLeft(t *testing.T) {
 	}
 	b.carry(t, b.runner())
 	r := b.sweep(t, reconcile.Order{Type: "thing"})
-	counted(t, r, map[string]int64{reconcile.Seen: 22, reconcile.Equal: 20, reconcile.Different: 1, reconcile.Left: 1, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	counted(t, r, counts{reconcile.Seen: 22, reconcile.Equal: 20, reconcile.Different: 1, reconcile.Left: 1, reconcile.Ghosts: 1, reconcile.Mended: 1})
 	if dead := b.DB.Rows(t, `SELECT object_id FROM objects WHERE deleted`); len(dead) != 1 || dead[0] != "gone" || !b.proven(t).IsZero() {
 		t.Errorf("dead are %q, proven until %s", dead, b.proven(t))
 	}
-	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "left", "", 10)
-	if err != nil || len(page.Items) != 1 || page.Items[0].ObjectID != "other_mode" || !strings.Contains(page.Items[0].Reason, "403") {
-		t.Errorf("left %+v (%v)", page.Items, err)
+	left := b.left(t, r.Run)
+	if len(left) != 1 || left[0].ObjectID != "other_mode" || !strings.Contains(left[0].Reason, "403") {
+		t.Errorf("left %+v", left)
 	}
 	revoked.Store(true)
-	if r := b.ask(t, reconcile.Order{What: reconcile.Objects, Type: "thing"}); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") {
-		t.Errorf("with a key that is good for nothing: %s %v %q", r.Status, r.Counts, r.Detail)
-	}
-}
-
-// An object that the API is in trouble with for ever, and well otherwise, is left after some tries, and the others of its type are what they are.
-func TestOneObjectInTroubleIsLeft(t *testing.T) {
-	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
-	b.copied(t, "gone", "too_large")
-	var tries atomic.Int64
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
-		if c.Path != "/things/too_large" {
-			return nil, nil
-		}
-		tries.Add(1)
-		return failing(http.StatusBadGateway), nil
-	}
-	b.carry(t, b.runner())
-	r := b.sweep(t, reconcile.Order{Type: "thing"})
-	counted(t, r, map[string]int64{reconcile.Seen: 22, reconcile.Equal: 20, reconcile.Different: 1, reconcile.Left: 1, reconcile.Ghosts: 1, reconcile.Mended: 1})
-	if dead := b.DB.Rows(t, `SELECT object_id FROM objects WHERE deleted`); len(dead) != 1 || dead[0] != "gone" || !b.proven(t).IsZero() {
-		t.Errorf("dead are %q, proven until %s", dead, b.proven(t))
-	}
-	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "left", "", 10)
-	if err != nil || len(page.Items) != 1 || page.Items[0].ObjectID != "too_large" || !strings.Contains(page.Items[0].Reason, "502") || tries.Load() < 2 {
-		t.Errorf("left %+v (%v), after %d tries", page.Items, err, tries.Load())
-	}
+	b.fails(t, reconcile.Order{What: reconcile.Objects, Type: "thing"}, "401")
 }
 
 // An object in trouble is not left while the API is in trouble with everything: the run waits for it to be well, and mends the object then.
 func TestAnObjectIsNotLeftWhileNothingAnswers(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 220, living)
 	b.spoil(t)
 	var down, well atomic.Bool
 	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
@@ -171,25 +136,20 @@ func TestASweepOfNothingIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newForge(t, githubfake.Options{Start: time.Now().Add(-72 * time.Hour)}, func(a *provider.API) { a.Repositories = nil })
 	f.fake.Open(0)
-	f.carry(t, f.reads.Caller)
+	f.through(t, f.reads.Caller)
 	for _, objectType := range []string{"", "issue"} {
-		if r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: objectType}); r.Status != runs.Failed || !strings.Contains(r.Detail, "repositories") {
-			t.Errorf("type %q: %s %v %q", objectType, r.Status, r.Counts, r.Detail)
-		}
+		f.fails(t, reconcile.Order{What: reconcile.Objects, Type: objectType}, "repositories")
 	}
 }
 
 // A time that ends before it begins is refused.
 func TestASweepUntilBeforeWhatIsProven(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 240, living)
+	b := newMirror(t, 240, living)
 	b.api.version = sim.ByChange
-	b.deliver(t, b.api.h.Events)
 	b.carry(t, b.runner())
 	b.sweep(t, reconcile.Order{})
-	if r := b.ask(t, reconcile.Order{What: reconcile.Objects, Until: b.proven(t).Add(-time.Hour)}); r.Status != runs.Failed || !strings.Contains(r.Detail, "since") {
-		t.Errorf("%s %v %q", r.Status, r.Counts, r.Detail)
-	}
+	b.fails(t, reconcile.Order{What: reconcile.Objects, Until: b.proven(t).Add(-time.Hour)}, "since")
 }
 
 // quiet has the API list no event any more.
@@ -208,20 +168,19 @@ func (b *world) quiet(list string) {
 // Where no event shows any more whose the key is, what was listed and is the same here does; without it what is missing is left, and the run ends.
 func TestSweepOfAQuietAccount(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
+	b := newMirror(t, 220, living)
 	b.copied(t, "gone")
 	b.quiet("")
 	b.carry(t, b.runner())
-	counted(t, b.sweep(t, reconcile.Order{}), map[string]int64{reconcile.Seen: 21, reconcile.Equal: 20, reconcile.Ghosts: 1, reconcile.Mended: 1})
+	counted(t, b.sweep(t, reconcile.Order{}), counts{reconcile.Seen: 21, reconcile.Equal: 20, reconcile.Ghosts: 1, reconcile.Mended: 1})
 	b.copied(t, "away")
 	b.DB.Exec(t, `DELETE FROM objects WHERE object_id <> 'away'`)
 	b.quiet(`{"things":[]}`)
 	r := b.sweep(t, reconcile.Order{})
-	counted(t, r, map[string]int64{reconcile.Seen: 1, reconcile.Different: 1, reconcile.Left: 1})
-	page, err := reconcile.Differences(t.Context(), b.Operator, r.Run, "", "left", "", 10)
-	if err != nil || len(page.Items) != 1 || !strings.Contains(page.Items[0].Reason, "lists no event any more") {
-		t.Errorf("left %+v (%v)", page.Items, err)
+	counted(t, r, counts{reconcile.Seen: 1, reconcile.Different: 1, reconcile.Left: 1})
+	left := b.left(t, r.Run)
+	if len(left) != 1 || !strings.Contains(left[0].Reason, "lists no event any more") {
+		t.Errorf("left %+v", left)
 	}
 }
 
@@ -238,7 +197,7 @@ func TestAheadOfAListThatKnows(t *testing.T) {
 			b.DB.Exec(t, `UPDATE objects SET window_hi = $1 WHERE object_id = 'obj_6'`, b.api.now.Add(time.Minute).UnixMicro())
 			b.carry(t, b.runner())
 			r := b.sweep(t, reconcile.Order{})
-			counted(t, r, map[string]int64{reconcile.Seen: 20, reconcile.Equal: 18, reconcile.Ahead: 1, reconcile.Different: 1, reconcile.Left: 1})
+			counted(t, r, counts{reconcile.Seen: 20, reconcile.Equal: 18, reconcile.Ahead: 1, reconcile.Different: 1, reconcile.Left: 1})
 			if made := b.api.made("/things/"); made != asked || !b.proven(t).IsZero() {
 				t.Errorf("%d objects were asked for by their names; proven until %s", made, b.proven(t))
 			}
@@ -258,7 +217,7 @@ func TestSweepAfterARepositoryWasNamed(t *testing.T) {
 	f.fake.Open(1)
 	old := f.fake.Open(0)
 	f.fake.Advance(24 * time.Hour)
-	f.carry(t, f.reads.Caller)
+	f.through(t, f.reads.Caller)
 	issues := reconcile.Order{What: reconcile.Objects, Type: "issue"}
 	if r := f.run(t, issues); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
 		t.Errorf("%s %v %s", r.Status, r.Counts, r.Detail)
@@ -268,13 +227,9 @@ func TestSweepAfterARepositoryWasNamed(t *testing.T) {
 	part := issues
 	part.Since = f.fake.Now().Add(-time.Hour)
 	for _, o := range []reconcile.Order{part, issues} {
-		if r := f.run(t, o); r.Status != runs.Done {
-			t.Errorf("%s %v %s", r.Status, r.Counts, r.Detail)
-		}
+		f.done(t, o)
 	}
-	if n := f.count(t, `SELECT count(*) FROM objects WHERE object_type = 'issue' AND object_id = $1`, old); n != 1 {
-		t.Errorf("issue %s is not here: %v", old, f.DB.Rows(t, `SELECT what || ' ' || since || ' ' || until || ' ' || scope FROM watermarks`))
-	}
+	is(t, f.world, 1, `SELECT count(*) FROM objects WHERE object_type = 'issue' AND object_id = $1`, old)
 	if r := f.run(t, issues); r.Counts[reconcile.Seen] != 0 {
 		t.Errorf("nothing has changed since, and %v was listed", r.Counts)
 	}
@@ -286,9 +241,7 @@ func TestSweepKilledWithWhatOnlyTheListTold(t *testing.T) {
 	f := newForge(t, githubfake.Options{Seed: 8, Start: time.Now().Add(-2 * time.Hour), Objects: 60, Comments: 20, Webhooks: githubfake.Webhooks{Lost: 100}}, nil)
 	f.fake.Live(150)
 	f.fake.Advance(time.Minute)
-	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Processor: f.proc, Sources: &reconcile.Sources{}, Settings: reconcile.DefaultSettings}
-	r.Sources.Replace(f.reads)
-	r.Settings.Settle, r.Settings.Again = time.Second, 10*time.Millisecond
+	r := f.runner()
 	attempts := 0
 	f.Carry(t, "one", 0, map[string]runs.Carry{reconcile.Job: func(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
 		mine := *r
@@ -305,39 +258,101 @@ func TestSweepKilledWithWhatOnlyTheListTold(t *testing.T) {
 	if got.Status != runs.Done {
 		t.Errorf("%s: %s", got.Status, got.Detail)
 	}
-	counted(t, got, map[string]int64{reconcile.Seen: n, reconcile.Missing: n, reconcile.Mended: n})
+	counted(t, got, counts{reconcile.Seen: n, reconcile.Missing: n, reconcile.Mended: n})
 }
 
 // A type whose list cannot be read keeps the others from nothing: they are swept, and the run tells of it, and ends once the list can be read. One that no try mends fails the run.
 func TestAListInTroubleStopsNoOtherType(t *testing.T) {
 	t.Parallel()
-	b := newWorld(t, 220, living)
-	b.deliver(t, b.api.h.Events)
-	trouble := func(answer func() *reconcile.Response) {
-		b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
-			if c.Path == "/others" {
-				return answer(), nil
-			}
-			return nil, nil
-		})
-	}
-	trouble(func() *reconcile.Response {
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing, Detail: "no such list"}, Date: b.api.now}
-	})
+	b := newMirror(t, 220, living)
+	none := b.missing()
+	none.Verdict.Detail = "no such list"
+	b.api.on(none, "/others")
 	b.paired(t)
 	run := b.order(t, reconcile.Order{What: reconcile.Objects})
 	r := b.Until(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "no such list") })
 	if r.Status.Final() || !strings.Contains(r.Detail, "type another was passed over") || b.proven(t).IsZero() {
 		t.Errorf("%s, proven until %s: %s", r.Status, b.proven(t), r.Detail)
 	}
-	trouble(func() *reconcile.Response { return b.found(`{"things":[]}`) })
+	b.api.on(b.found(`{"things":[]}`), "/others")
 	if r := b.ended(t, run); r.Status != runs.Done || r.Counts[reconcile.Equal] != 20 {
 		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 	}
 	before := b.proven(t)
 	b.api.set(b.api.now.Add(time.Hour))
-	trouble(func() *reconcile.Response { panic("an answer that nobody can bear") })
-	if r := b.ask(t, reconcile.Order{What: reconcile.Objects}); r.Status != runs.Failed || !strings.Contains(r.Detail, "type another was passed over") || !b.proven(t).After(before) {
-		t.Errorf("%s, proven until %s after %s: %s", r.Status, b.proven(t), before, r.Detail)
+	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
+		if c.Path == "/others" {
+			panic("an answer that nobody can bear")
+		}
+		return nil, nil
+	})
+	b.fails(t, reconcile.Order{What: reconcile.Objects}, "type another was passed over")
+	if !b.proven(t).After(before) {
+		t.Errorf("proven until %s after %s", b.proven(t), before)
 	}
+}
+
+// unlistedBy are the watermarks of a type, and which run was the newest that could not list it.
+func (b *world) unlistedBy(t *testing.T, what string) (all []reconcile.Proven) {
+	t.Helper()
+	page, err := reconcile.Watermarks(t.Context(), b.Operator, b.Source, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range page.Items {
+		if p.What == what {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// A type whose list is refused is kept with why, is asked for once in a run, and is shown beside what was proven of it, until a run lists it again.
+func TestWhatIsUnlistedIsKept(t *testing.T) {
+	t.Parallel()
+	b := newMirror(t, 220, living)
+	empty := b.found(`{"things":[]}`)
+	b.api.on(empty, "/others")
+	b.paired(t)
+	b.sweep(t, reconcile.Order{})
+	if p := b.unlistedBy(t, "type another"); len(p) != 1 || p[0].UnlistedBy != 0 || p[0].Unlisted != "" {
+		t.Errorf("listed, it is shown as %+v", p)
+	}
+	b.api.on(failing(http.StatusForbidden), "/others")
+	b.api.on(failing(http.StatusBadGateway), "/list")
+	asked := b.api.made("/others")
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	b.Until(t, run, func(r *runs.Run) bool { return r.Troubles > 1 || r.Status.Final() })
+	b.api.on(nil, "/list")
+	if r := b.ended(t, run); r.Status != runs.Done || r.Counts[reconcile.Unlisted] != 1 || b.api.made("/others") != asked+1 {
+		t.Errorf("%s %v, its list was asked for %d times: %s", r.Status, r.Counts, b.api.made("/others")-asked, r.Detail)
+	}
+	report := b.report(t, run)
+	if len(report.Types) != 2 || report.Types[0].Phase != reconcile.InUnlisted || !strings.Contains(report.Types[0].Why, "403") || report.Types[1].Phase != "done" || report.Types[1].Why != "" {
+		t.Errorf("%+v", report)
+	}
+	if p := b.unlistedBy(t, "type another"); len(p) != 1 || p[0].UnlistedBy != run || !strings.Contains(p[0].Unlisted, "403") {
+		t.Errorf("refused, it is shown as %+v", p)
+	}
+	if p := b.unlistedBy(t, "type thing"); len(p) != 1 || p[0].UnlistedBy != 0 {
+		t.Errorf("the other type is shown as %+v", p)
+	}
+	b.api.on(empty, "/others")
+	b.sweep(t, reconcile.Order{})
+	if p := b.unlistedBy(t, "type another"); len(p) != 1 || p[0].UnlistedBy != 0 || p[0].Unlisted != "" {
+		t.Errorf("listed again, it is shown as %+v", p)
+	}
+}
+
+// A key that may list nothing ends the run, also where it goes on after another process has noted some of the types.
+func TestAKeyThatListsNothing(t *testing.T) {
+	t.Parallel()
+	b := newMirror(t, 220, living)
+	b.api.on(failing(http.StatusForbidden), "/others")
+	b.api.on(failing(http.StatusBadGateway), "/list")
+	b.paired(t)
+	run := b.order(t, reconcile.Order{What: reconcile.Objects})
+	b.Until(t, run, troubled)
+	b.api.on(failing(http.StatusForbidden), "/list")
+	failed(t, b.ended(t, run), "403")
 }

@@ -16,7 +16,7 @@ func reconcileMutants() []mutant {
 			"if status, err := w.settled(ctx, fresh); err != nil || status != runs.Running { return status, err }\n"+
 				"if err := w.proven(ctx, until); err != nil",
 			"_ = fresh\nif err := w.proven(ctx, until); err != nil"),
-		one("begins at the watermark without an overlap", "AnEventThatIsListedLate|WhatIsListedLate",
+		one("begins at the watermark without an overlap", "AnEventThatIsListedLate",
 			"since := later(proven.Add(-w.Settings.Overlap), oldest)", "since := later(proven, oldest)"),
 		one("joins two proven times that do not touch", "AGapIsNotProven",
 			"excluded.since <= m.until AND excluded.until >= m.since OR excluded.since > m.until AND $7",
