@@ -70,7 +70,8 @@ func TestExceptedAccountsAreReconciledOnRequestAlone(t *testing.T) {
 		for objectType, want := range map[string][]string{"subscription": {pinned, "acct_B", "acct_C"}, "product": {part, "acct_B/test", "acct_C/test"}} {
 			var got []string
 			for _, r := range b.every(t, api, nil, reconcile.Order{What: reconcile.Objects, Type: objectType, DryRun: true}) {
-				if got = append(got, b.report(t, r.Run).Account); r.Counts[reconcile.Missing] != 0 || r.Counts[reconcile.Equal] == 0 {
+				if got = append(got, b.report(t, r.Run).Account); r.Counts[reconcile.Missing] != 0 ||
+					r.Counts[reconcile.Equal] == 0 {
 					t.Errorf("pinned to %q: %s %s %v: %s", pinned, objectType, r.Status, r.Counts, r.Detail)
 				}
 			}

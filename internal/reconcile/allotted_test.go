@@ -296,9 +296,7 @@ func TestNoTypeIsPassedOverForCalls(t *testing.T) {
 			}
 			more.Store(true)
 			r := b.ended(t, run)
-			if r.Status != runs.Done || r.Counts[reconcile.Unlisted] != 0 || r.Counts[reconcile.Ghosts] != 1 || r.Counts[reconcile.Left] != 0 {
-				t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-			}
+			has(t, r, counts{reconcile.Unlisted: 0, reconcile.Ghosts: 1, reconcile.Left: 0})
 		})
 	}
 }

@@ -137,8 +137,9 @@ func TestOneThrottledProcessStopsAll(t *testing.T) {
 	}
 }
 
-// In no second of the database's clock do more calls begin than the rate says, whenever they are asked for and by whom. A tenth
-// of the rate may come at once, one call at least, and who waits as long as is said may call then.
+// In no second of the database's clock do more calls begin than the rate says, whenever they are
+// asked for and by whom. A tenth of the rate may come at once, one call at least, and who waits
+// as long as is said may call then.
 func TestNoSecondHasMoreThanTheRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

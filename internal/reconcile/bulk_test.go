@@ -267,7 +267,8 @@ func TestSweepOfADescribedType(t *testing.T) {
 	}
 }
 
-// A file's size that is not told is not missed, nor is a part of it that the server does not give alone.
+// A file's size that is not told is not missed, nor is a part of it that the server does not
+// give alone.
 func TestAFileWithoutSize(t *testing.T) {
 	t.Parallel()
 	for _, plan := range []shopifyfake.Bulk{{Sizeless: true, Cut: 2}, {Unranged: true, Cut: 2, Short: 2}} {
@@ -329,8 +330,9 @@ func TestRunsThatWaitKeepNoPlace(t *testing.T) {
 	isDone(t, b.ended(t, b.ask(t, "location")))
 }
 
-// While one list waits for its file, since another of the app's operations runs or its own is not done, the run says so and is
-// in no trouble, the other types are swept, and nothing is appended of that one.
+// While one list waits for its file, since another of the app's operations runs or its own is
+// not done, the run says so and is in no trouble, the other types are swept, and nothing is
+// appended of that one.
 func TestTypesThatWaitKeepNoOther(t *testing.T) {
 	t.Parallel()
 	b := newBulkShop(t, shopifyfake.Options{Seed: 5, Bulk: shopifyfake.Bulk{Others: 1 << 20}}, made{name: "inventory_item", n: 25}, made{name: "product", n: 15})
@@ -358,7 +360,5 @@ func TestDraftOrdersNeedNoOldOrders(t *testing.T) {
 	b.api.Bulk = nil
 	b.carry(t, b.runner(t))
 	r := b.ended(t, b.ask(t, "draft_order"))
-	if r.Status != runs.Done || r.Counts[reconcile.Ghosts] != 2 || r.Counts[reconcile.Left] != 0 {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, r, counts{reconcile.Ghosts: 2, reconcile.Left: 0})
 }

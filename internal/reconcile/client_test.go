@@ -420,7 +420,8 @@ func TestNoQuoteShowsTheKey(t *testing.T) {
 	}
 	r := b.ask(t, reconcile.Order{What: reconcile.Objects, Type: "thing"})
 	left := b.left(t, r.Run)
-	if len(left) != 1 || !strings.Contains(left[0].Reason, "the API answered one whose key is") || strings.Contains(left[0].Reason, restfake.Key[:3]) {
+	if len(left) != 1 || !strings.Contains(left[0].Reason, "the API answered one whose key is") ||
+		strings.Contains(left[0].Reason, restfake.Key[:3]) {
 		t.Errorf("%s: %s; left %+v", r.Status, r.Detail, left)
 	}
 }

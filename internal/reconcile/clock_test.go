@@ -84,8 +84,9 @@ func TestAnswersHoldByEitherClock(t *testing.T) {
 	}
 }
 
-// Who asked for the database's clock may have waited long after it was read, or before: a Date that is ahead, or behind, is made
-// up for either way, as far as that is done. The window holds whenever the database read its clock.
+// Who asked for the database's clock may have waited long after it was read, or before: a Date
+// that is ahead, or behind, is made up for either way, as far as that is done. The window holds
+// whenever the database read its clock.
 func TestWidenedByWhatMayBe(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
@@ -118,7 +119,8 @@ func TestWidenedByWhatMayBe(t *testing.T) {
 			t.Errorf("waited %s, ahead %s: skew %s, widened %s, elapsed %s", tc.waited, tc.ahead, r.Skew, r.Widened, r.Elapsed)
 		}
 		lo, hi := r.Date.Add(-r.Elapsed), r.Date.Add(s)
-		if tc.ahead.Abs() <= mostSkew && (lo.After(database) || tc.ahead <= 0 && hi.Before(database.Add(now.Sub(asked)))) {
+		if tc.ahead.Abs() <= mostSkew && (lo.After(database) ||
+			tc.ahead <= 0 && hi.Before(database.Add(now.Sub(asked)))) {
 			t.Errorf("waited %s, ahead %s: from %s to %s, and the call may have begun at %s", tc.waited, tc.ahead, lo, hi, database)
 		}
 	}

@@ -313,7 +313,8 @@ func TestDeliveriesOlderThanKept(t *testing.T) {
 	f.through(t, f.reads.Caller)
 	r := f.run(t, reconcile.Order{What: reconcile.Events})
 	since, _ := f.provenOf(t, "", reconcile.Events)
-	if oldest := f.fake.Now().Add(-3 * 24 * time.Hour); since.Before(oldest.Add(-time.Minute)) || r.Status != runs.Done || r.Counts[reconcile.Missing] > 20 || r.Counts[reconcile.Missing] < 10 {
+	if oldest := f.fake.Now().Add(-3 * 24 * time.Hour); since.Before(oldest.Add(-time.Minute)) ||
+		r.Status != runs.Done || r.Counts[reconcile.Missing] > 20 || r.Counts[reconcile.Missing] < 10 {
 		t.Errorf("proven since %s, and GitHub knows from %s; %s with %v", since, oldest, r.Status, r.Counts)
 	}
 }

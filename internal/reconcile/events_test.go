@@ -55,7 +55,8 @@ func TestMissedEvents(t *testing.T) {
 		t.Errorf("the run is %s: %s", r.Status, r.Detail)
 	}
 	since, until := b.provenOf(t, "", reconcile.Events)
-	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); !until.Equal(want) || since.After(b.api.now.Add(-time.Hour)) {
+	if want := b.api.now.Add(-reconcile.DefaultSettings.Settle).Truncate(time.Second); !until.Equal(want) ||
+		since.After(b.api.now.Add(-time.Hour)) {
 		t.Errorf("proven from %s until %s, want %s", since, until, want)
 	}
 	var stored int
@@ -93,9 +94,8 @@ func TestReconciledMirrorIsTheProviders(t *testing.T) {
 					continue
 				}
 				looks++
-				if r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
-					t.Errorf("a look at %s is %s with %v: %s", id, r.Status, r.Counts, r.Detail)
-				}
+				has(t, b.done(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: id}),
+					counts{reconcile.Missing: 1})
 			}
 			for _, w := range b.wrong(t) {
 				t.Errorf("after %d looks %s", looks, w)
@@ -206,9 +206,7 @@ func TestAnEventThatIsListedLate(t *testing.T) {
 	b.api.h.Events = all
 	b.api.mu.Unlock()
 	b.api.set(b.api.Now().Add(time.Minute))
-	if r := b.ask(t, reconcile.Order{What: reconcile.Events}); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
-		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, b.done(t, reconcile.Order{What: reconcile.Events}), counts{reconcile.Missing: 1})
 }
 
 // A cursor that the API has forgotten ends no list of events: it is read again.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -91,11 +89,4 @@ const (
 func ScopeOf(s *Source, objectType string) string {
 	of := &sweep{work: &work{fetcher: fetcher{source: s}}, lister: s.Reader.(provider.ObjectLister), objectType: objectType}
 	return of.asks()
-}
-
-// FromAfter is from when changes are asked for, after a row of a sweep that asked from a time was read.
-func FromAfter(from time.Time, row pgx.Row) (time.Time, error) {
-	p := progress{from: from}
-	err := p.scan(row)
-	return p.from, err
 }

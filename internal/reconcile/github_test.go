@@ -194,9 +194,7 @@ func TestSweepBelievesOnlyWhatItSees(t *testing.T) {
 	f.through(t, f.reads.Caller)
 	for objectType, ghosts := range map[string]int64{"issue": 1, "repository": 0} {
 		r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: objectType, Full: true})
-		if r.Status != runs.Done || r.Counts[reconcile.Left] != 1 || r.Counts[reconcile.Ghosts] != ghosts {
-			t.Errorf("%s: %s with %v: %s", objectType, r.Status, r.Counts, r.Detail)
-		}
+		has(t, r, counts{reconcile.Left: 1, reconcile.Ghosts: ghosts})
 	}
 	if !f.row(t, "issue", seen).deleted {
 		t.Error("what is missing where the key sees is not taken for deleted")
@@ -227,9 +225,7 @@ func TestDraftsAreNotTakenForDeleted(t *testing.T) {
 		f.doubts(t, "release", id, "nothing shows which, so it is not believed")
 	}
 	r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: "release", Full: true})
-	if r.Status != runs.Done || r.Counts[reconcile.Left] != 2 || r.Counts[reconcile.Ghosts] != 1 {
-		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, r, counts{reconcile.Left: 2, reconcile.Ghosts: 1})
 	if !f.row(t, "release", public).deleted {
 		t.Error("a public release that is missing is not taken for deleted")
 	}
@@ -249,9 +245,7 @@ func TestGhostOfALateWebhook(t *testing.T) {
 	f.deliver(t)
 	f.through(t, f.reads.Caller)
 	r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: "issue", Full: true})
-	if r.Status != runs.Done || r.Counts[reconcile.Ghosts] != 1 || r.Counts[reconcile.Mended] != 1 {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, r, counts{reconcile.Ghosts: 1, reconcile.Mended: 1})
 	is(t, f.world, 1, `SELECT count(*) FROM objects WHERE object_type = 'issue' AND object_id = $1 AND deleted`, id)
 }
 

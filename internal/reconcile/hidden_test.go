@@ -71,9 +71,11 @@ func TestWhatListsHideIsCounted(t *testing.T) {
 	}
 	b.api.on(nil, "/things/obj_7", "/things/obj_9")
 	b.hides(calmAPI, "obj_6", "obj_8")
-	counted(t, b.sweep(t, reconcile.Order{DryRun: true}), counts{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
+	counted(t, b.sweep(t, reconcile.Order{DryRun: true}),
+		counts{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
 	calls := b.api.made("/things/")
-	counted(t, b.sweep(t, reconcile.Order{}), counts{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
+	counted(t, b.sweep(t, reconcile.Order{}),
+		counts{reconcile.Seen: 20, reconcile.Equal: 19, reconcile.Ahead: 1, reconcile.Hidden: 2})
 	if n := b.api.made("/things/") - calls; n != 2 || b.proven(t).IsZero() {
 		t.Errorf("%d calls for two hidden objects; proven until %s", n, b.proven(t))
 	}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +25,8 @@ func (sparse) Lists(*provider.Source, *provider.API, string) map[string]provider
 	return map[string]provider.List{"thing": {Sparse: true}}
 }
 
-// sparsely has runs sweep a list of pages whose cursors are numbers, up to a last one or back to another; a page in three tells of the same object.
+// sparsely has runs sweep a list of pages whose cursors are numbers, up to a last one or back to
+// another; a page in three tells of the same object.
 func (b *world) sparsely(t *testing.T, last, back int, empty bool) *runs.Run {
 	t.Helper()
 	b.deliver(t, b.api.h.Events)
@@ -159,37 +159,52 @@ func TestCursorsInACircle(t *testing.T) {
 	}
 }
 
-// A list may tell of nothing new for as long as it was before it was begun again.
+// A long list may tell of nothing new for as long as it was before it was begun again, since its cursor had expired, or for what a
+// process could not append.
 func TestALongListIsBegunAgain(t *testing.T) {
 	t.Parallel()
 	const pages = 250
-	b := newMirror(t, 220, living)
-	times := 2
-	b.api.fails = func(call provider.Call) (*reconcile.Response, error) {
-		if call.Path != "/list" {
-			return nil, nil
-		}
-		var n int
-		_, _ = fmt.Sscan(call.Query.Get("cursor"), &n)
-		next := fmt.Sprint(n + 1)
-		switch {
-		case n == pages-1 && times > 0:
-			times--
-			return b.answer(provider.Expired, nil), nil
-		case n == pages-1:
-			next = ""
-		}
-		return b.answer(provider.Found, fmt.Appendf(nil, `{"things":[{"id":"new_%d","answer":%s}],"next":%q}`, n, b.anObject(), next)), nil
-	}
-	b.carry(t, b.runner())
-	r := b.ask(t, reconcile.Order{What: reconcile.Objects, DryRun: true})
-	if r.Status != runs.Done || r.Counts[reconcile.Missing] != pages || times > 0 {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+	for again, expires := range map[string]int{"rereads 0, restarts 2": 2, "rereads 1, restarts 0": 0} {
+		t.Run(again, func(t *testing.T) {
+			t.Parallel()
+			b := newMirror(t, 220, living)
+			b.alive(t, "thing", "new_", pages-1) // the last one to be listed is missing
+			times := expires
+			b.api.fails = func(call provider.Call) (*reconcile.Response, error) {
+				if call.Path != "/list" {
+					return nil, nil
+				}
+				var n int
+				_, _ = fmt.Sscan(call.Query.Get("cursor"), &n)
+				next := fmt.Sprint(n + 1)
+				switch {
+				case n == pages-1 && times > 0:
+					times--
+					return b.answer(provider.Expired, nil), nil
+				case n == pages-1:
+					next = ""
+				}
+				return b.found(fmt.Sprintf(`{"things":[{"id":"new_%d","answer":%s}],"next":%q}`, n+1, b.anObject(), next)), nil
+			}
+			r := b.runner()
+			mute := *r
+			mute.Log = b.DB.Role(t, "gateway")
+			mute.Log.Close()
+			attempts := 0
+			b.Carry(t, "one", 0, map[string]runs.Carry{reconcile.Job: func(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
+				if attempts++; attempts == 1 && expires == 0 {
+					return mute.Carry(ctx, h, log)
+				}
+				return r.Carry(ctx, h, log)
+			}})
+			has(t, b.done(t, reconcile.Order{What: reconcile.Objects}), counts{reconcile.Missing: 1, reconcile.Mended: 1})
+			b.rows(t, `SELECT 'rereads ' || rereads || ', restarts ' || restarts FROM sweeps`, again)
+		})
 	}
 }
 
-// Lists that may have many empty pages in a row say so: of what lies below other objects, of issues, among which GitHub lists
-// pull requests, and of a described API.
+// Lists that may have many empty pages in a row say so: of what lies below other objects, of
+// issues, among which GitHub lists pull requests, and of a described API.
 func TestLists_ofObjectsBelowOthers_areSparse(t *testing.T) {
 	t.Parallel()
 	described := func(edits ...string) *reconcile.Source { return newThingsWard(t, restfake.Options{}, edits).source(t) }
@@ -204,62 +219,11 @@ func TestLists_ofObjectsBelowOthers_areSparse(t *testing.T) {
 		{described(), "thing", false}, {described("item: thing\n", "item: thing\n            sparse: true\n"), "thing", true},
 	} {
 		lister := c.source.Reader.(provider.ObjectLister)
-		if l, ok := lister.Lists(c.source.Config, c.source.API, c.source.Config.Account)[c.objectType]; !ok || l.Sparse != c.want {
+		if l, ok := lister.Lists(c.source.Config, c.source.API, c.source.Config.Account)[c.objectType]; !ok ||
+			l.Sparse != c.want {
 			t.Errorf("%s of %s: %+v", c.objectType, c.source.Config.Name, l)
 		}
 	}
-}
-
-// single asks for pages of one release.
-type single struct{ reconcile.Caller }
-
-func (m single) Do(ctx context.Context, c provider.Call) (*reconcile.Response, error) {
-	if strings.HasSuffix(c.Path, "/releases") && c.Query.Get("per_page") == "100" {
-		c.Query.Set("per_page", "1")
-	}
-	return m.Caller.Do(ctx, c)
-}
-
-// A long list that is begun again for what was in hand tells of nothing new for as long as it was read before, and leads in no circle.
-func TestALongListIsReadAgain(t *testing.T) {
-	t.Parallel()
-	f := newForge(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour)}, nil)
-	const releases = 130
-	for i := range releases {
-		if i == 1 {
-			f.deliver(t)
-			f.fake.SetWebhooks(githubfake.Webhooks{}) // the rest is told all the same
-		}
-		if i == 0 {
-			f.fake.SetWebhooks(githubfake.Webhooks{Lost: 100}) // the oldest is not here, and the last to be listed
-		}
-		id := f.fake.Draft(0)
-		f.fake.Advance(2 * time.Second)
-		f.fake.Publish(id)
-		f.fake.Advance(2 * time.Second)
-	}
-	f.deliver(t)
-	f.fake.Advance(time.Minute)
-	source := *f.reads
-	source.Caller = single{f.reads.Caller}
-	r := f.runner()
-	r.Sources.Replace(&source)
-	mute := *r // whose process cannot append
-	mute.Log = f.DB.Role(t, "gateway")
-	mute.Log.Close()
-	var n atomic.Int64
-	f.Carry(t, "one", 1, map[string]runs.Carry{reconcile.Job: func(ctx context.Context, h *runs.Hold, log *slog.Logger) (runs.Status, error) {
-		if n.Add(1) == 1 {
-			return mute.Carry(ctx, h, log)
-		}
-		return r.Carry(ctx, h, log)
-	}})
-	run := f.run(t, reconcile.Order{What: reconcile.Objects, Type: "release"})
-	if run.Status != runs.Done || n.Load() != 2 || run.Counts[reconcile.Seen] != releases || run.Counts[reconcile.Missing] != 1 || run.Counts[reconcile.Mended] != 1 {
-		t.Errorf("%s %v after %d attempts: %s", run.Status, run.Counts, n.Load(), run.Detail)
-	}
-	is(t, f.world, "1 0", `SELECT rereads || ' ' || restarts FROM sweeps`)
-	is(t, f.world, "type release", full)
 }
 
 // An object that is left counts once, however often its list is begun again, and no more once it is right.

@@ -136,9 +136,7 @@ func TestAnObjectThatNobodyHasIsNoTombstone(t *testing.T) {
 	b.carry(t, b.runner())
 	for _, dry := range []bool{true, false} {
 		r := b.ask(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
-		if r.Status != runs.Done || r.Counts[reconcile.Absent] != 1 || r.Counts[reconcile.Seen] != 1 || r.Counts[reconcile.Missing] != 0 {
-			t.Errorf("dry %t: %s with %v: %s", dry, r.Status, r.Counts, r.Detail)
-		}
+		has(t, r, counts{reconcile.Absent: 1, reconcile.Seen: 1, reconcile.Missing: 0})
 	}
 	b.DB.Exec(t, `INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after) VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
 	b.looking(t, 1)

@@ -91,9 +91,7 @@ func TestAKeyOfAnotherAccount(t *testing.T) {
 				return
 			}
 			for _, o := range []reconcile.Order{{What: reconcile.Objects, Type: "customer"}, {What: reconcile.Events}} {
-				if r := b.asked(t, b.api(b.fake.URL), o); r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
-					t.Errorf("%s with the right key: %s %v: %s", o.What, r.Status, r.Counts, r.Detail)
-				}
+				has(t, b.asked(t, b.api(b.fake.URL), o), counts{reconcile.Missing: 1})
 			}
 		})
 	}
@@ -174,9 +172,7 @@ func TestAFreshSourceIsFilled(t *testing.T) {
 	b := newShop(t, "", stripefake.Options{Seed: 24})
 	b.fake.Live(20)
 	b.fake.Advance(2 * time.Minute)
-	if r := b.asked(t, b.api(b.fake.URL), reconcile.Order{What: reconcile.Events}); r.Status != runs.Done || r.Counts[reconcile.Missing] != 20 {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, b.asked(t, b.api(b.fake.URL), reconcile.Order{What: reconcile.Events}), counts{reconcile.Missing: 20})
 }
 
 // silent is a provider that lists objects and no events.

@@ -16,7 +16,6 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // What is owed and what is proven is measured, and is not known while the database does not answer.
@@ -97,7 +96,7 @@ func unseen(t *testing.T, seed uint64) *world {
 	t.Helper()
 	b := newMirror(t, seed, sim.Options{Objects: 30, Changes: 1, Contents: 4, Unit: 1, Gap: 2_000_000, Own: true})
 	b.DB.Exec(t, `UPDATE objects SET look_after = 1`)
-	b.api.on(&reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, "/things/*")
+	b.api.on(b.missing(), "/things/*")
 	return b
 }
 
@@ -161,15 +160,8 @@ func TestUnfitAnswersEnd(t *testing.T) {
 	b.proc.Replace(map[string]processor.Source{applied.Name: src})
 	b.deliver(t, b.api.h.Events)
 	b.api.set(time.Now())
-	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
-		if !strings.HasPrefix(c.Path, "/things/") {
-			return nil, nil
-		}
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, nil
-	})
-	if _, err := reconcile.Wish(t.Context(), b.Operator, versioning.Key{Source: b.Source, Type: "thing", ID: "obj_1"}, "ada", "is it there"); err != nil {
-		t.Fatal(err)
-	}
+	b.api.on(b.missing(), "/things/*")
+	b.wish(t, "thing", "obj_1", "ada", "is it there")
 	pass := passes(b, b.runnerOf(func(s *reconcile.Source) { s.Reader = counters{} }))
 	ahead := time.Duration(0)
 	hour := func() { // of passes
@@ -206,7 +198,7 @@ func TestUnfitAnswersEnd(t *testing.T) {
 	parked("where somebody asks", 1, 2)
 	doubt("one")
 	parked("in doubt anew", 2, 4) // the first was the event of a wish
-	b.api.meets(nil)
+	b.api.on(nil, "/things/*")
 	doubt("two")
 	hour()
 	if left := b.DB.Rows(t, hintSQL); len(left) != 0 || b.api.made("/things/obj_1") != 5 || len(b.wrong(t)) != 0 {
@@ -220,14 +212,7 @@ func TestWishesAreNotParkedAway(t *testing.T) {
 	b := newWorld(t, 131, eventTime)
 	b.deliver(t, b.api.h.Events[:1])
 	b.api.set(time.Now())
-	operator := b.Operator
-	key := versioning.Key{Source: b.Source, Type: "unread", ID: "obj_1"}
-	wish := func(who string) {
-		t.Helper()
-		if _, err := reconcile.Wish(t.Context(), operator, key, who, "is it there"); err != nil {
-			t.Error(err)
-		}
-	}
+	wish := func(who string) { b.wish(t, "unread", "obj_1", who, "is it there") }
 	pass := passes(b, b.runnerOf(func(s *reconcile.Source) { s.Reader = callless{asked: func() { wish("bob") }} }))
 	wish("ada")
 	if _, err := pass(t.Context()); err != nil {

@@ -91,9 +91,7 @@ func TestARepositoryThatCannotBeRead(t *testing.T) {
 			made := len(f.fake.Requests())
 			f.carry(t, f.runner())
 			r := f.run(t, reconcile.Order{What: reconcile.Objects, Full: true})
-			if r.Status != runs.Done || r.Counts[reconcile.Passed] != f.lists() || r.Counts[reconcile.Left] != 0 {
-				t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-			}
+			has(t, r, counts{reconcile.Passed: f.lists(), reconcile.Left: 0})
 			if _, others := f.apart(t); len(others) > 0 {
 				t.Errorf("%d of the others are wrong, the first: %s", len(others), others[0])
 			}
@@ -243,12 +241,11 @@ func TestAListThatEndsEarly(t *testing.T) {
 			f.fake.Advance(time.Minute)
 			f.carry(t, f.runner())
 			r := f.run(t, reconcile.Order{What: reconcile.Objects, Type: "release"})
-			if r.Status != runs.Done || r.Counts[reconcile.Seen] != 131 || r.Counts[reconcile.Mended] != 3 || r.Counts[reconcile.Passed] != 1 {
-				t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-			}
+			has(t, r, counts{reconcile.Seen: 131, reconcile.Mended: 3, reconcile.Passed: 1})
 			none(t, f.wrongs(t))
 			report := f.report(t, r.Run)
-			if len(report.Types) != 1 || len(report.Types[0].PassedOver) != 1 || !report.Types[0].PassedOver[0].Cut || !strings.Contains(report.Types[0].PassedOver[0].Text(), "to its end") {
+			if len(report.Types) != 1 || len(report.Types[0].PassedOver) != 1 || !report.Types[0].PassedOver[0].Cut ||
+				!strings.Contains(report.Types[0].PassedOver[0].Text(), "to its end") {
 				t.Errorf("%+v", report)
 			}
 			is(t, f.world, "", full)
@@ -282,9 +279,7 @@ func TestAMissingObjectWhoseListIsRefused(t *testing.T) {
 		return nil
 	}})
 	order := reconcile.Order{What: reconcile.Objects, Type: "release", Full: true}
-	if r := f.run(t, order); r.Status != runs.Done || r.Counts[reconcile.Left] != 1 || r.Counts[reconcile.Ghosts] != 2 {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, f.done(t, order), counts{reconcile.Left: 1, reconcile.Ghosts: 2})
 	if why := one[string](t, f.world, `SELECT reason FROM drifts WHERE result = 'left'`); !strings.Contains(why, "403") || !strings.Contains(why, "not believed") {
 		t.Errorf("left, for %s", why)
 	}

@@ -87,9 +87,7 @@ func TestProposedThoughKilled(t *testing.T) {
 	b.proposed(t, run, "90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are here")
 	is(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
 	b.approve(t, run, "they are gone")
-	if r := b.ended(t, run); r.Status != runs.Done || r.Counts[reconcile.Ghosts] != 131 {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-	}
+	has(t, b.ended(t, run), counts{reconcile.Ghosts: 131})
 }
 
 // A type in trouble keeps nobody from being asked for another one; it is swept after the approval.

@@ -53,8 +53,10 @@ func (b *described) audited(carry runs.Carry) runs.Carry {
 	}
 }
 
-// Half of the webhooks are lost, processes end at statements (with one kind of pages) and the API has its troubles: after a run over its events the log has each event once, the mirror is what the API has, and the counts are those of
-// a run that nothing befell. What a webhook brings after all is a duplicate.
+// Half of the webhooks are lost, processes end at statements (with one kind of pages) and the
+// API has its troubles: after a run over its events the log has each event once, the mirror is
+// what the API has, and the counts are those of a run that nothing befell. What a webhook brings
+// after all is a duplicate.
 func TestEventsOfADescribedAPI(t *testing.T) {
 	t.Parallel()
 	for kind, edits := range eventPagings {
@@ -117,7 +119,8 @@ func TestEventsOfADescribedAPIAreProven(t *testing.T) {
 		t.Errorf("counts %v, of 60 events of which %d were there", r.Counts, before)
 	}
 	since, until := b.provenOf(t, "", reconcile.Events)
-	if first := b.fake.Now().Add(-2 * time.Hour); since.Before(first.Add(-time.Minute)) || since.After(first.Add(time.Minute)) || b.fake.Now().Sub(until) > time.Minute {
+	if first := b.fake.Now().Add(-2 * time.Hour); since.Before(first.Add(-time.Minute)) ||
+		since.After(first.Add(time.Minute)) || b.fake.Now().Sub(until) > time.Minute {
 		t.Errorf("proven from %s until %s, at %s", since, until, b.fake.Now())
 	}
 	b.runner.Settings.Overlap = 10 * time.Second

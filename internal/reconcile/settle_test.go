@@ -198,12 +198,7 @@ func TestSettleOfACounterThatIsGone(t *testing.T) {
 	b.proc.Replace(map[string]processor.Source{applied.Name: src})
 	b.api.set(time.Now())
 	b.deliver(t, b.api.h.Events)
-	b.api.fails = func(c provider.Call) (*reconcile.Response, error) {
-		if !strings.HasPrefix(c.Path, "/things/") {
-			return nil, nil
-		}
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now}, nil
-	}
+	b.api.on(b.missing(), "/things/*")
 	b.carry(t, b.runnerOf(func(s *reconcile.Source) { s.Reader = counters{} }))
 	shown := func(want string) {
 		t.Helper()
@@ -221,7 +216,7 @@ func TestSettleOfACounterThatIsGone(t *testing.T) {
 	shown("true, false, owed: false, false")
 	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(), Body: []byte(`{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true}, "unit": 1, "rank": 1, "own": true, "time": 1}`)}})
 	shown("true, false, owed: true, false") // a number does not tell whether it is from before: the API is asked
-	b.api.fails = nil
+	b.api.on(nil, "/things/*")
 	b.api.set(time.Now().Add(time.Minute))
 	b.done(t, reconcile.Order{What: reconcile.Object, Type: "thing", ID: "obj_1"})
 	shown("false, false, owed: false, false")

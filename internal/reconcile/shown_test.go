@@ -122,8 +122,8 @@ func TestADoubtWhileAKeyIsShown(t *testing.T) {
 	b.finds(t, b.gone[3], 2)
 }
 
-// A key that was refused, one of another configuration, and one whose account lists no event any more have to be shown again,
-// whatever was known of them before.
+// A key that was refused, one of another configuration, and one whose account lists no event any
+// more have to be shown again, whatever was known of them before.
 func TestAKeyInDoubtIsShownAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -109,20 +108,6 @@ func TestSweptMirrorIsTheProviders(t *testing.T) {
 	}
 }
 
-// noRow is a row that cannot be read.
-type noRow struct{}
-
-func (noRow) Scan(...any) error { return errDown }
-
-// A sweep that cannot read how far it is asks for no more than before.
-func TestUnreadProgressStays(t *testing.T) {
-	t.Parallel()
-	from := time.Unix(1_000_000, 0).UTC()
-	if got, err := reconcile.FromAfter(from, noRow{}); !errors.Is(err, errDown) || !got.Equal(from) {
-		t.Errorf("from %s, want %s (%v)", got, from, err)
-	}
-}
-
 // slow is an API one of whose answers has taken long.
 type slow struct{ *api }
 
@@ -206,7 +191,8 @@ func TestKindsOfDrift(t *testing.T) {
 	}
 	b.rows(t, `SELECT deleted || ' ' || version_final FROM objects WHERE object_id = 'gone'`, "true false")
 	report := b.report(t, r.Run)
-	if len(report.Types) != 1 || report.Types[0].Phase != "done" || report.Types[0].Equal != 15 || report.Types[0].Mended != 5 || report.Source != "sim" {
+	if len(report.Types) != 1 || report.Types[0].Phase != "done" || report.Types[0].Equal != 15 ||
+		report.Types[0].Mended != 5 || report.Source != "sim" {
 		t.Errorf("%+v, %v", report, err)
 	}
 	b.rows(t, `SELECT (SELECT count(*) FROM listed) || ' ' || (SELECT count(*) FROM ghosts)`, "0 0")
@@ -311,19 +297,16 @@ func TestSweepKilledAnywhere(t *testing.T) {
 }
 
 // looks are how many there are in the log.
-func (b *world) looks(t *testing.T) (n int) {
+func (b *world) looks(t *testing.T) int {
 	t.Helper()
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE event_type = 'postern.look'`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return one[int](t, b, countLooks)
 }
 
 // A run that would delete many objects asks first; what it has not been allowed to do it has not done, and once approved it goes on.
 func TestManyTombstonesAreApproved(t *testing.T) {
 	t.Parallel()
 	b := newMirror(t, 220, living)
-	b.DB.Exec(t, `INSERT INTO objects SELECT (o).* FROM (SELECT jsonb_populate_record(o, jsonb_build_object('object_id', 'gone_' || n)) AS o FROM objects o, generate_series(1, 130) n WHERE object_id = 'obj_6') o`)
+	b.alive(t, "thing", "gone_", 130)
 	b.carry(t, b.runner())
 	dry := b.sweep(t, reconcile.Order{DryRun: true})
 	counted(t, dry, counts{reconcile.Seen: 150, reconcile.Equal: 20, reconcile.Ghosts: 130})
@@ -433,9 +416,7 @@ func TestTwoSweepsAtOnce(t *testing.T) {
 		asked = append(asked, run)
 	}
 	for _, run := range asked {
-		if r := b.ended(t, run); r.Status != runs.Done || r.Counts[reconcile.Left] != 0 {
-			t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
-		}
+		has(t, b.ended(t, run), counts{reconcile.Left: 0})
 	}
 	none(t, b.wrong(t))
 }
@@ -468,7 +449,8 @@ func TestOddLists(t *testing.T) {
 		return err
 	})
 	left := b.left(t, run)
-	if len(left) != 2 || left[1].ObjectID != "obj_1" || !strings.Contains(left[1].Reason, "says that it is missing") || !b.proven(t).IsZero() {
+	if len(left) != 2 || left[1].ObjectID != "obj_1" ||
+		!strings.Contains(left[1].Reason, "says that it is missing") || !b.proven(t).IsZero() {
 		t.Errorf("left %+v, proven until %s", left, b.proven(t))
 	}
 }

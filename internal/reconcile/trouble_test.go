@@ -94,9 +94,7 @@ func TestAPageIsAskedForAgain(t *testing.T) {
 		return nil, nil
 	}
 	b.carry(t, r)
-	if got := b.ask(t, reconcile.Order{What: reconcile.Events}); got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(all) {
-		t.Errorf("%s with %v: %s", got.Status, got.Counts, got.Detail)
-	}
+	has(t, b.done(t, reconcile.Order{What: reconcile.Events}), counts{reconcile.Missing: int64(all)})
 	if calls != pages+3 || pages < 3 {
 		t.Errorf("%d calls for %d pages of which one failed three times", calls, pages)
 	}
@@ -126,9 +124,7 @@ func TestAPausedRunAsksForNoPageAgain(t *testing.T) {
 	b.api.called(t, "/events", 1)
 	well.Store(true)
 	b.turn(t, run.Load(), runs.Waiting)
-	if got := b.ended(t, run.Load()); got.Status != runs.Done || got.Counts[reconcile.Missing] != int64(len(b.api.h.Events)) {
-		t.Errorf("%s with %v: %s", got.Status, got.Counts, got.Detail)
-	}
+	has(t, b.ended(t, run.Load()), counts{reconcile.Missing: int64(len(b.api.h.Events))})
 }
 
 // While one process waits long for the budget, nobody else looks at the object; the hint is laid back in time, and another try ends it.
@@ -386,7 +382,8 @@ func (badCalls) Fetch(*provider.Source, *provider.API, string, string, string) (
 	panic("a name nobody thought of")
 }
 
-// A sweep asks for objects beside its own goroutine. A panic there fails the run and not the process.
+// A sweep asks for objects beside its own goroutine. A panic there fails the run and not the
+// process.
 func TestASweepWhoseReaderPanics(t *testing.T) {
 	t.Parallel()
 	b := newWorld(t, 210, living)

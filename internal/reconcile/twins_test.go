@@ -55,9 +55,10 @@ func twins(t *testing.T, file bool) *bulkShop {
 	return b
 }
 
-// Of two changes in one second the later one's webhook is lost, so that the versions are equal and the states are not: a sweep finds that out, says which fields differ, and mends them. What was
-// found out once costs no call again. What changes and moves no version is found where the list tells whole objects; where it
-// does not, only the versions are proven.
+// Of two changes in one second the later one's webhook is lost, so that the versions are equal
+// and the states are not: a sweep finds that out, says which fields differ, and mends them. What
+// was found out once costs no call again. What changes and moves no version is found where the
+// list tells whole objects; where it does not, only the versions are proven.
 func TestTwinsOfOneSecond(t *testing.T) {
 	t.Parallel()
 	for name, c := range twinsOf {
@@ -244,9 +245,7 @@ func TestRareTypesAreReadWhereThereAreSome(t *testing.T) {
 	sweep := func(objectType string, rare, alone, sources, taxIDs int) *runs.Run {
 		t.Helper()
 		r := b.ask(t, reconcile.Order{What: reconcile.Objects, Type: objectType})
-		if r.Status != runs.Done || r.Counts[reconcile.Rare] != int64(rare) || r.Counts[reconcile.Left] != 0 {
-			t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
-		}
+		has(t, r, counts{reconcile.Rare: int64(rare), reconcile.Left: 0})
 		if a, s, x := b.customersRead(); a != alone || s != sources || x != taxIDs {
 			t.Errorf("%d pages of customers alone, %d with sources and %d with tax ids, want %d, %d and %d", a, s, x, alone, sources, taxIDs)
 		}

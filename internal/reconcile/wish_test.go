@@ -20,6 +20,10 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
+// whoseSQL are the persons of looks, with their reasons.
+const whoseSQL = `SELECT verification->>'wanted_by' || ': ' || (verification->>'reason') FROM events
+	WHERE event_type = 'postern.look' AND verification ? 'wanted_by' ORDER BY id`
+
 // Many wishes are one look, and the log says whose it was. A wish that comes while a look is under way is granted by another one.
 func TestWishesAreGranted(t *testing.T) {
 	t.Parallel()
@@ -48,13 +52,8 @@ func TestWishesAreGranted(t *testing.T) {
 	}
 	b.looking(t, 2)
 	b.settled(t)
-	var whose []string
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT array_agg((verification->>'wanted_by') || ': ' || (verification->>'reason') ORDER BY id) FROM events WHERE event_type = 'postern.look'`).Scan(&whose); err != nil {
-		t.Fatal(err)
-	}
-	if got := strings.Join(whose, ", "); got != "ada@office: a doubt, ada@office: a new doubt" || b.api.made("/things/") != 2 {
-		t.Errorf("%d calls, looks of %q", b.api.made("/things/"), got)
-	}
+	b.rows(t, whoseSQL, "ada@office: a doubt", "ada@office: a new doubt")
+	b.api.called(t, "/things/", 2)
 }
 
 // Each wish that is granted is an event of its own with who and why, also where a look has seen the same before, and where its object has come into doubt meanwhile. Where nobody has the object,
@@ -66,12 +65,7 @@ func TestEachWishIsKept(t *testing.T) {
 	operator, run := b.Operator, b.runner()
 	run.Sources.All()[b.Source].API.Rate = 20
 	pass := (&reconcile.Looks{Runner: run, ID: "one", Logger: slog.New(slog.NewTextHandler(&log, nil))}).Passes(run.Sources.All()[b.Source])
-	wish := func(id, who, why string) {
-		t.Helper()
-		if _, err := reconcile.Wish(t.Context(), operator, versioning.Key{Source: b.Source, Type: "thing", ID: id}, who, why); err != nil {
-			t.Fatal(err)
-		}
-	}
+	wish := func(id, who, why string) { b.wish(t, "thing", id, who, why) }
 	read := func(want bool) {
 		t.Helper()
 		if got, err := reconcile.Read(t.Context(), operator, b.Source); err != nil || got != want {
@@ -109,16 +103,8 @@ func TestEachWishIsKept(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET look_after = 1 WHERE object_id = 'obj_2'`)
 	passes()
 	want = append(want, "eve: a doubt of eve's")
-	const whoseSQL = `SELECT verification->>'wanted_by' || ': ' || (verification->>'reason') FROM events WHERE event_type = 'postern.look' AND verification ? 'wanted_by' ORDER BY id`
-	if got := b.DB.Rows(t, whoseSQL); !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	b.api.meets(func(c provider.Call) (*reconcile.Response, error) {
-		if c.Path != "/things/obj_x" {
-			return nil, nil
-		}
-		return &reconcile.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.api.now.Truncate(time.Second)}, nil
-	})
+	b.rows(t, whoseSQL, want...)
+	b.api.on(b.missing(), "/things/obj_x")
 	wish("obj_x", "ivy", "a name on a note")
 	passes()
 	if got := b.DB.Rows(t, whoseSQL); len(got) != len(want) || log.count(`who=ivy reason="a name on a note"`) != 1 {
@@ -293,7 +279,8 @@ func TestWalkReadsItsOwnStretch(t *testing.T) {
 		var last string
 		var found []string
 		row := tx.QueryRow(t.Context(), reconcile.WalkSQL, 1, "", "thing", "", 1000, run, stretch)
-		if err := row.Scan(&last, &found); err != nil || last != "obj_000500" || !slices.Equal(found, []string{"obj_000003"}) {
+		if err := row.Scan(&last, &found); err != nil || last != "obj_000500" ||
+			!slices.Equal(found, []string{"obj_000003"}) {
 			t.Errorf("up to %s there are not listed: %v (%v)", last, found, err)
 		}
 		if read := rowsRead(t, tx) - before; read < stretch || read > 3*stretch {

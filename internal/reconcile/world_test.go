@@ -278,6 +278,17 @@ func isDone(t *testing.T, r *runs.Run) {
 	}
 }
 
+// has holds that a run is done and has some counts, whatever the others are.
+func has(t *testing.T, r *runs.Run, want counts) {
+	t.Helper()
+	isDone(t, r)
+	for name, n := range want {
+		if r.Counts[name] != n {
+			t.Errorf("%s: %d, want %d: %v %s", name, r.Counts[name], n, r.Counts, r.Detail)
+		}
+	}
+}
+
 // failed holds that a run has failed, for a reason with some words in it.
 func failed(t *testing.T, r *runs.Run, words ...string) {
 	t.Helper()
