@@ -24,9 +24,7 @@ import (
 func metricsPage(t *testing.T, lines ...string) page {
 	t.Helper()
 	p, err := parsePage(strings.NewReader("postern_build_info 1\n" + strings.Join(lines, "\n") + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return p
 }
 
@@ -260,17 +258,6 @@ SOURCE, PER s         DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  REFUSED
 	}
 }
 
-func TestClip(t *testing.T) {
-	t.Parallel()
-	got := clip([]string{"12345", "123456", "äöüäöü  ", "", "a b c "}, 5, 5)
-	if diff := cmp.Diff([]string{"12345", "1234…", "äöüä…", "", "a b c"}, got); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"1", "2", "3"}, clip([]string{"1", "", "2", "", "3"}, 5, 4)); diff != "" {
-		t.Errorf("empty lines go before others: %s", diff)
-	}
-}
-
 // What a hostile process says cannot drive the terminal.
 func TestFrameIsPlain(t *testing.T) {
 	t.Parallel()
@@ -280,19 +267,6 @@ func TestFrameIsPlain(t *testing.T) {
 	for _, l := range v.frame(endless) {
 		if strings.ContainsAny(l, "\x1b\r") {
 			t.Errorf("control characters in %q", l)
-		}
-	}
-}
-
-func TestNumbersForPeople(t *testing.T) {
-	t.Parallel()
-	for _, c := range [][2]string{
-		{count(0), "0"}, {count(0.001), "0"}, {count(0.05), "0.05"}, {count(1), "1"}, {count(12.34), "12.3"}, {count(123.4), "123"}, {count(1234567), "1,234,567"},
-		{count(unknown), "-"}, {span(0), "0"}, {span(0.00123), "1.2 ms"}, {span(0.123), "123 ms"}, {span(2), "2.0 s"}, {span(125), "2m"}, {span(7300), "2h1m"},
-		{span(unknown), "-"}, {size(512), "512 B"}, {size(1536), "1.5 KiB"}, {size(5 << 40), "5120.0 GiB"}, {size(unknown), "-"},
-	} {
-		if c[0] != c[1] {
-			t.Errorf("got %q, want %q", c[0], c[1])
 		}
 	}
 }

@@ -1,17 +1,22 @@
 package admin_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
@@ -64,9 +69,7 @@ func (b *testBundle) append(t *testing.T, source, key string) int64 {
 	t.Helper()
 	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number[source], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
 		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(key), Events: []provider.Event{{Key: key, Type: "order.updated", ObjectType: "order", ObjectID: "7"}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return receipts[0][0].ID
 }
 
@@ -79,18 +82,14 @@ func (b *testBundle) object(t *testing.T, source, account, kind, id string, ambi
 		VALUES ($1, $2, $3, $4, false, CASE WHEN $5 THEN -9223372036854775808 ELSE 17 END, 0, CASE WHEN $5 THEN 0 ELSE 1 END, '[]', false, 0, 0, CASE WHEN $5 THEN 1790000000000001 ELSE 0 END, $5, false,
 		  '\x00', '\x00', '{"a": 1}', false, 1152921504606846977, 1, 1, '2026-01-02T03:04:05.6Z', '2026-01-02T03:04:05.6Z')`,
 		b.known.Number[source], account, kind, id, ambiguous)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func (b *testBundle) outcome(t *testing.T, event int64, key versioning.Key, status string) {
 	t.Helper()
 	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at, rule_version)
 		VALUES ($1, 0, $2, $3, $4, $5, $6, $7, 'because', 1, now(), 1)`, event, key.Source, key.Hash(), key.Account, key.Type, key.ID, status)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // ids are one member of each item of a list.
@@ -140,10 +139,8 @@ func TestLists(t *testing.T) {
 	b.object(t, "shop", "x.example", "order", "7", true)
 	b.outcome(t, first, versioning.Key{Source: b.known.Number["stripe"], Type: "order", ID: "7"}, "applied")
 	b.outcome(t, second, versioning.Key{Source: b.known.Number["shop"], Account: "x.example", Type: "order", ID: "7"}, "dead")
-	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
-		VALUES (1, 'wrong_signature', 'seen', '', now(), '{}', '', 0)`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES (1, 'wrong_signature', 'seen', '', now(), '{}', '', 0)`)
 	for path, want := range map[string]string{
 		"/api/v1/events":                                                 "event_id k3 k2 k1",
 		"/api/v1/events?source=shop":                                     "event_id k3 k2",
@@ -174,26 +171,27 @@ func TestLists(t *testing.T) {
 
 func TestPagesFollowTheirCursor(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	want := ""
-	for n := range 7 {
+	b := changing(t)
+	for n := range 6 {
 		b.append(t, "stripe", fmt.Sprint("k", n))
-		want = fmt.Sprintf("k%d %s", n, want)
 	}
-	got, path := "", "/api/v1/events?limit=3"
-	for path != "" {
-		status, body := b.get(t, path)
-		if status != 200 {
-			t.Fatalf("%d %v", status, body)
+	for path, want := range map[string]string{
+		"/api/v1/events?limit=3&cursor=":  "event_id k5 k4 k3 k2 k1 k0 k",
+		"/api/v1/effects?limit=2&cursor=": "effect 5 4 3 2 1",
+	} {
+		member, items, _ := strings.Cut(want, " ")
+		var got []string
+		for next, more := "", true; more; {
+			status, body := b.get(t, path+next)
+			if status != 200 {
+				t.Fatalf("%s: %d %v", path, status, body)
+			}
+			got = append(got, ids(body, member))
+			next, more = body["next_cursor"].(string)
 		}
-		got += ids(body, "event_id") + " "
-		path = ""
-		if next, ok := body["next_cursor"].(string); ok {
-			path = "/api/v1/events?limit=3&cursor=" + next
+		if strings.Join(got, " ") != items {
+			t.Errorf("%s: %q, want %q", path, got, items)
 		}
-	}
-	if strings.TrimSpace(got) != strings.TrimSpace(want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -285,14 +283,101 @@ func TestStoreAway(t *testing.T) {
 	b := setup(t)
 	pool := b.db.Role(t, "operator")
 	b.handler = b.serve(t, pool)
-	if _, err := b.db.Pool.Exec(t.Context(), `ALTER TABLE events RENAME TO elsewhere`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `ALTER TABLE events RENAME TO elsewhere`)
 	if status, body := b.get(t, "/api/v1/events"); status != 500 || strings.Contains(fmt.Sprint(body), "relation") {
 		t.Errorf("a fault must not show its SQL: %d %v", status, body)
 	}
 	b.handler = admin.New(admin.Options{Logger: testkit.Logger(t)}) // without a pool every query panics
 	if status, _ := b.get(t, "/api/v1/events"); status != 500 {
 		t.Errorf("a panic: %d", status)
+	}
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// routes are those of the handler, so that a new one is in every test that goes through them.
+func routes(t *testing.T, h http.Handler) (all []*echo.Route) {
+	t.Helper()
+	for _, r := range h.(*echo.Echo).Routes() {
+		if r.Method != echo.RouteNotFound {
+			all = append(all, r)
+		}
+	}
+	if len(all) < 30 {
+		t.Fatalf("%d routes", len(all))
+	}
+	return all
+}
+
+// Strangers learn that a process is not ready, not why, and cannot make it ask its database more than once a second.
+func TestScrapedReadiness(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		var log bytes.Buffer
+		h := admin.NewScrape(admin.Options{Metrics: http.NotFoundHandler(), Logger: slog.New(slog.NewTextHandler(&log, nil)), Ready: func(context.Context) error {
+			if asked.Add(1) > 1 {
+				return nil
+			}
+			return errors.New("postgresql at db.internal: no answer")
+		}})
+		get := func() (int, string) {
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+			return rec.Code, rec.Body.String()
+		}
+		for range 100 {
+			if status, body := get(); status != http.StatusServiceUnavailable || body != "not ready\n" {
+				t.Fatalf("%d %q", status, body)
+			}
+		}
+		if n := asked.Load(); n != 1 || strings.Count(log.String(), "db.internal") != 1 {
+			t.Errorf("asked %d times within a second, want once; logged %s", n, &log)
+		}
+		<-time.After(1001 * time.Millisecond) // of the bubble's clock, which waits for nobody
+		if status, body := get(); status != http.StatusOK || body != "ready\n" {
+			t.Errorf("a second later: %d %q", status, body)
+		}
+	})
+}
+
+// How far the streams are behind is told, also where this process does not reach them; a pass of the auditor is asked for and shown.
+func TestStream(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "evt_1")
+	status, v := b.get(t, "/api/v1/stream")
+	if status != 200 || v["trouble"] == "" || v["unapplied"].(map[string]any)["count"] != 1.0 || v["auditor"].(map[string]any)["process"] != "" || len(v["streams"].([]any)) != 0 {
+		t.Errorf("%d %v", status, v)
+	}
+	const kind = "application/json"
+	status, heal := b.post(t, "/api/v1/stream/heals", kind, `{"reason": " a wiped disk "}`)
+	if status != 200 || heal["heal"] != 1.0 || heal["reason"] != "a wiped disk" || heal["ended_at"] != nil || !strings.HasPrefix(heal["wanted_by"].(string), "admin API") {
+		t.Errorf("%d %v", status, heal)
+	}
+	if status, again := b.get(t, "/api/v1/stream/heals/1"); status != 200 || again["wanted_at"] != heal["wanted_at"] {
+		t.Errorf("%d %v", status, again)
+	}
+	if status, v := b.get(t, "/api/v1/stream"); status != 200 || v["auditor"].(map[string]any)["wanted"] != 1.0 {
+		t.Errorf("%d %v", status, v)
+	}
+	for path, want := range map[string]int{"/api/v1/stream/heals/7": 404, "/api/v1/stream/heals/0": 404, "/api/v1/stream/heals/x": 404} {
+		if status, p := b.get(t, path); status != want {
+			t.Errorf("%s: %d %v", path, status, p)
+		}
+	}
+	for _, c := range []struct {
+		kind, body string
+		status     int
+	}{{"text/plain", `{}`, 415}, {kind, `{"now": true}`, 400}, {kind, `[]`, 400}} {
+		if status, p := b.post(t, "/api/v1/stream/heals", c.kind, c.body); status != c.status {
+			t.Errorf("%s: %d %v", c.body, status, p)
+		}
 	}
 }

@@ -33,9 +33,7 @@ func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, rea
 func token(t *testing.T, pool *pgxpool.Pool, name string, role access.Role) string {
 	t.Helper()
 	secret, _, err := access.Create(t.Context(), pool, name, role, "ada", time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return secret
 }
 
@@ -202,9 +200,7 @@ func TestRefusedCallersAreCounted(t *testing.T) {
 	b := setup(t)
 	registry := prometheus.NewRegistry()
 	refusals, err := admin.NewRefusals(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true, Refusals: refusals})
 	const events, post = "/api/v1/events", "/api/v1/stream/heals"
 	ask := func(n int, method, path string, authorization ...string) {

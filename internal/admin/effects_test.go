@@ -1,8 +1,22 @@
 package admin_test
 
 import (
+	"context"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // The ledger of effects is asked over HTTP as by the command, and says what is safe to do next.
@@ -73,5 +87,83 @@ func TestChangingEffects(t *testing.T) {
 	}
 	if n := b.db.Rows(t, `SELECT count(*)::text FROM audit`); n[0] != "1" {
 		t.Errorf("%s rows in the audit of what was done once", n)
+	}
+}
+
+// invoices stores events about so many invoices of Stripe's, and has them applied.
+func (b *testBundle) invoices(t *testing.T, first, count int) {
+	t.Helper()
+	var all []events.Delivery
+	for n := first; n < first+count; n++ {
+		at := time.Now().Add(-time.Hour)
+		body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,"data":{"object":{"id":"in_%d","object":"invoice","status":"paid"}}}`, n, at.Unix(), n)
+		all = append(all, events.Delivery{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
+			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice", ObjectID: fmt.Sprint("in_", n), OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}})
+	}
+	receipts, err := events.Append(t.Context(), b.db.Pool, all)
+	must(t, err)
+	ids := make([]int64, len(receipts))
+	for i, r := range receipts {
+		ids[i] = r[0].ID
+	}
+	p, err := processor.New(processor.Options{Pool: b.db.Role(t, "processor"), Settings: processor.DefaultSettings, ID: "p", Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Sources: map[string]processor.Source{"stripe": {Number: b.known.Number["stripe"], Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
+	must(t, err)
+	if _, err := p.ApplyStored(t.Context(), processor.Target{}, ids, false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a rule would have done is told over HTTP, up to a bound, and nothing is written.
+func TestPlanningEffects(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cfg, err := config.Parse([]byte(`
+database: {url: postgres://x/y}
+sources:
+  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+destinations:
+  mail: {url: "https://mail.example"}
+effects:
+  receipt: {source: stripe, type: invoice, rule_version: 2, key: "receipt:{{ object.id }}", steps: [{name: send, to: mail, path: "/mail"}]}
+`), func(string) string { return "" })
+	must(t, err)
+	unknowing := b.handler
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t), Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rule: cfg.Rule})
+	const path = "/api/v1/effects/plan?rule=receipt&since=2020-01-01"
+	if status, body := b.get(t, path); status != 200 || body["dry_run"] != true || body["rule_version"] != 2.0 || len(body["changes"].([]any)) != 0 {
+		t.Errorf("%d %v", status, body)
+	}
+	b.invoices(t, 1, 3)
+	status, body := b.get(t, path)
+	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 3 || !strings.Contains(fmt.Sprint(changes), "key:receipt:in_1 ") || body["counts"].(map[string]any)["new"] != 3.0 {
+		t.Errorf("%d %v", status, body)
+	}
+	if n := b.db.Rows(t, `SELECT count(*)::text FROM effects`)[0]; n != "0" {
+		t.Errorf("%s effects: a dry run has written", n)
+	}
+	for path, want := range map[string]string{
+		"/api/v1/effects/plan?rule=receipt":                    "400 name the rule",
+		"/api/v1/effects/plan?since=1d":                        "400 name the rule",
+		"/api/v1/effects/plan?rule=other&since=1d":             `404 rule "other"`,
+		"/api/v1/effects/plan?rule=receipt&since=1d&bogus=yes": "400 bogus",
+	} {
+		if status, body := b.get(t, path); !strings.HasPrefix(want, fmt.Sprint(status)) || !strings.Contains(fmt.Sprint(body["detail"]), want[4:]) {
+			t.Errorf("%s: %d %v", path, status, body)
+		}
+	}
+	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
+		SELECT 'paid:' || object_id, 1, 'receipt', source, account, object_type, object_id, id, 0, 'done', 'mail', now(), now() FROM events WHERE event_id = 'evt_2'`)
+	status, body = b.get(t, path)
+	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 4 || !strings.Contains(fmt.Sprint(changes), "key:paid:in_2 ledger:gone ") || body["counts"].(map[string]any)["gone"] != 1.0 {
+		t.Errorf("%d %v", status, body)
+	}
+	b.invoices(t, 4, 1000)
+	if status, body := b.get(t, path); status != 422 || !strings.Contains(fmt.Sprint(body["detail"]), "at most 1000") {
+		t.Errorf("%d %v", status, body)
+	}
+	b.handler = unknowing
+	if status, body := b.get(t, path); status != 400 || !strings.Contains(fmt.Sprint(body["detail"]), "does not know the rules") {
+		t.Errorf("%d %v", status, body)
 	}
 }

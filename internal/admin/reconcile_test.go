@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
 // A reconciliation is asked for, of events or of one object; it waits for a processor.
@@ -78,20 +82,16 @@ func TestHintsAndWatermarks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	stripe, shop := b.known.Number["stripe"], b.known.Number["shop"]
-	if _, err := b.db.Pool.Exec(t.Context(), `
+	b.db.Exec(t, `
 		INSERT INTO hints (source, account, object_type, object_id, reason, wanted_by, made_at, due, after, attempts, error, taken_by, taken_until) VALUES
 		  ($1, '', 'customer', 'b', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1790000000000001, 2, 'answered 500', 'p1', '2026-01-02T03:06:05Z'),
 		  ($1, '', 'customer', 'a', 'asked for', 'ada@office', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 0, 0, '', '', '-infinity'),
 		  ($1, 'acct_1', 'customer', 'c', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity'),
-		  ($2, '', 'order', 'd', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity')`, stripe, shop); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.db.Pool.Exec(t.Context(), `
+		  ($2, '', 'order', 'd', 'in doubt', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 0, '', '', '-infinity')`, stripe, shop)
+	b.db.Exec(t, `
 		INSERT INTO watermarks (source, account, what, since, until, run, at) VALUES
 		  ($1, '', 'events', '2026-01-01T00:00:00Z', '2026-01-02T00:00:00Z', 7, '2026-01-02T00:00:31Z'), ($1, 'acct_1', 'events', now(), now(), 8, now()), ($2, 'x', 'events', now(), now(), 9, now())`,
-		stripe, shop); err != nil {
-		t.Fatal(err)
-	}
+		stripe, shop)
 	for path, want := range map[string]string{
 		"/api/v1/hints?":                   "object_id " + order(stripe, shop, "a b c", "d"),
 		"/api/v1/hints?source=stripe":      "object_id a b c",
@@ -219,4 +219,130 @@ func order(a, b int32, ofA, ofB string) string {
 		return ofA + " " + ofB
 	}
 	return ofB + " " + ofA
+}
+
+// A reconciliation that the processors' configuration lets no run carry out is rejected at once, with a line that makes a
+// configuration valid. Where no processor has reported yet, and where one reads what is asked for, the run is entered.
+func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	known, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"code": "github", "own": "hmac"})
+	must(t, err)
+	processor := b.db.Role(t, "processor")
+	const (
+		stripe = "    provider: stripe\n    secrets: [{name: s, value: whsec_secret_of_a_test}]\n"
+		github = "    provider: github\n    secrets: [{name: s, value: secret_of_a_test}]\n"
+		hmac   = "    provider: hmac\n    secrets: [{name: s, value: secret_of_a_test}]\n    scheme: {header: X-Signature}\n    events: {type: '{json:type}', key: '{json:id}'}\n"
+	)
+	for name, c := range map[string]struct {
+		source string
+		reads  []string
+		asked  string
+		says   []string
+		// base is the source without the line that the error has; empty: it has none.
+		base string
+	}{
+		"no section api":             {"stripe", nil, `"objects": true`, []string{"no section api for source stripe", "Add this line to sources.stripe"}, stripe},
+		"no section api, events":     {"stripe", nil, ``, []string{"no section api for source stripe"}, stripe},
+		"no section api, one object": {"stripe", nil, `"type": "customer", "object_id": "cus_1"`, []string{"no section api for source stripe"}, stripe},
+		"no section api, described":  {"own", nil, `"type": "thing"`, []string{"Describe the API", "docs/reconciliation.md"}, hmac},
+		"no events":                  {"shop", []string{"object", "objects"}, ``, []string{"lists no events", "postern reconcile shop --objects", `"objects": true`}, ""},
+		"no events, described":       {"own", []string{"object", "objects"}, ``, []string{"lists no events", "postern reconcile own --objects", "sources.own.api.events"}, ""},
+		"no webhooks named":          {"code", []string{"object", "objects"}, ``, []string{"lists no events", "postern reconcile code --objects"}, github},
+		"nothing named":              {"code", []string{"object"}, ``, []string{"lists no events, and no objects"}, github},
+		"no repositories named":      {"code", []string{"object", "events"}, `"objects": true`, []string{"repositories"}, github},
+		"no list":                    {"own", []string{"object"}, `"objects": true`, []string{"lists no objects", "--type TYPE --object ID"}, ""},
+	} {
+		number := known.Number[c.source]
+		must(t, reconcile.ReportReadable(t.Context(), processor, map[int32][]string{number: c.reads}))
+		asked := c.asked
+		if asked != "" {
+			asked = ", " + asked
+		}
+		status, p := b.post(t, "/api/v1/reconciliations", "application/json", fmt.Sprintf(`{"source": %q%s}`, c.source, asked))
+		said, _ := p["detail"].(string)
+		if status != 400 {
+			t.Errorf("%s: %d %v", name, status, p)
+		}
+		for _, want := range c.says {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s: the error does not say %q: %s", name, want, said)
+			}
+		}
+		_, line, has := strings.Cut(said, "once a processor has read it: ")
+		if has != (c.base != "") {
+			t.Errorf("%s: the error has a line: %t, want %t: %s", name, has, c.base != "", said)
+		}
+		if has {
+			parses(t, name, c.source, c.base, line)
+		}
+	}
+	if rows := b.db.Rows(t, `SELECT count(*)::text FROM runs`); rows[0] != "0" {
+		t.Errorf("%s runs were entered", rows[0])
+	}
+	must(t, reconcile.ReportReadable(t.Context(), processor, map[int32][]string{known.Number["stripe"]: {"object", "objects", "events"}}))
+	b.db.Exec(t, `UPDATE sources SET api_reads = NULL WHERE name = 'shop'`)
+	for _, source := range []string{"stripe", "shop"} {
+		if status, p := b.post(t, "/api/v1/reconciliations", "application/json", fmt.Sprintf(`{"source": %q}`, source)); status != 200 {
+			t.Errorf("source %s: %d %v", source, status, p)
+		}
+	}
+}
+
+// parses fails unless a configuration with the line of an error is valid.
+func parses(t *testing.T, name, source, base, line string) {
+	t.Helper()
+	if !strings.HasPrefix(line, "api:") {
+		line = "api:\n      key: {env: CODE_API_KEY}\n      " + strings.ReplaceAll(line, "hooks/ID", "hooks/1")
+	}
+	text := "database: {url: 'postgres://postern@localhost/postern'}\nnats: {url: 'nats://127.0.0.1:4222'}\nsources:\n  " + source + ":\n" + base + "    " + line + "\n"
+	env := func(variable string) string {
+		return map[string]string{"STRIPE_API_KEY": "rk_test_1", "CODE_API_KEY": "github_pat_1", "OWN_API_KEY": "key"}[variable]
+	}
+	if _, err := config.Parse([]byte(text), env); err != nil {
+		t.Errorf("%s: %v in\n%s", name, err, text)
+	}
+}
+
+// Spools are listed and shown; one is forgotten for a reason, and not while its gateway tells of it.
+func TestSpools(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `INSERT INTO spools (spool, place, empty_at, told_at, deliveries, bytes, oldest_at) VALUES ('gone', 'there:/spool', '-infinity', now() - interval '1 h', 3, 100, '2026-01-01Z'), ('here', 'here:/spool', now(), now(), 0, 0, null)`)
+	status, page := b.get(t, "/api/v1/spools?limit=1")
+	items, _ := page["items"].([]any)
+	if status != 200 || len(items) != 1 || items[0].(map[string]any)["spool"] != "gone" || page["next_cursor"] == nil {
+		t.Fatalf("%d %v", status, page)
+	}
+	status, s := b.get(t, "/api/v1/spools/gone")
+	if status != 200 || s["place"] != "there:/spool" || s["deliveries"] != 3.0 || s["bytes"] != 100.0 || s["oldest_at"] != "2026-01-01T00:00:00.000000Z" || s["empty_at"] != nil || s["told_at"] == nil || s["known_since"] == nil || len(s["redactions"].([]any)) != 0 {
+		t.Errorf("%d %v", status, s)
+	}
+	const kind = "application/json"
+	for _, c := range []struct {
+		spool, body string
+		status      int
+		detail      string
+	}{
+		{"gone", `{}`, 400, "say why"},
+		{"gone", `{"reason": " "}`, 400, "say why"},
+		{"gone", `{"reason": "why", "force": "perhaps"}`, 400, "perhaps"},
+		{"gone", `{"reason": "why", "now": true}`, 400, "no parameter"},
+		{"nobody", `{"reason": "why"}`, 404, "nobody"},
+		{"here", `{"reason": "why", "force": false}`, 400, "was told of at"},
+		{"gone", `{"reason": "why"}`, 200, ""},
+		{"gone", `{"reason": "why"}`, 404, "knows of none"},
+		{"here", `{"reason": "why", "force": true}`, 200, ""},
+	} {
+		status, p := b.post(t, "/api/v1/spools/"+c.spool+"/forget", kind, c.body)
+		if detail, _ := p["detail"].(string); status != c.status || !strings.Contains(detail, c.detail) {
+			t.Errorf("%s %s: %d %v", c.spool, c.body, status, p)
+		}
+	}
+	if status, page := b.get(t, "/api/v1/spools"); status != 200 || len(page["items"].([]any)) != 0 {
+		t.Errorf("%d %v", status, page)
+	}
+	if status, p := b.get(t, "/api/v1/spools/gone"); status != 404 {
+		t.Errorf("%d %v", status, p)
+	}
 }

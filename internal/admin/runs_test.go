@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // post sends a body to the handler and reads its JSON.
@@ -142,10 +144,8 @@ func TestDryRuns(t *testing.T) {
 	if status != 200 || p["dry_run"] != true || counts["processed"] != 1.0 || len(p["objects"].([]any)) != 0 {
 		t.Errorf("%d %v", status, p)
 	}
-	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO events SELECT id + n, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers,
-  verification, fingerprint, id + n, 0, body FROM events, generate_series(1, 5000) n`); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `INSERT INTO events SELECT id + n, source, event_id, event_type, account, object_type, object_id, occurred_at, received_at, origin, api_version, headers,
+  verification, fingerprint, id + n, 0, body FROM events, generate_series(1, 5000) n`)
 	if status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true}`); status != 422 || !strings.Contains(p["detail"].(string), "at most 5000") {
 		t.Errorf("%d %v", status, p)
 	}
@@ -168,16 +168,12 @@ func TestDryRunsHoldLittle(t *testing.T) {
 			Events: []provider.Event{{Key: fmt.Sprintf("evt_%d", i), Type: "customer.updated", ObjectType: "customer", ObjectID: fmt.Sprintf("cus_%d", i)}}}
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool, large)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if status, p := b.post(t, "/api/v1/replays", kind, all); status != 422 || !strings.Contains(p["detail"].(string), "32 MiB of states") {
 		t.Errorf("%d %v", status, p["detail"])
 	}
 	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE objects`); err != nil { // which a dry run waits for
 		t.Fatal(err)
@@ -195,9 +191,7 @@ func TestDryRunsHoldLittle(t *testing.T) {
 		})
 	}
 	first := <-answers
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	asking.Wait()
 	if second := <-answers; first != 429 || second != 200 {
 		t.Errorf("answered %d and %d", first, second)
@@ -213,9 +207,7 @@ func TestRetries(t *testing.T) {
 	b := setup(t)
 	id := b.append(t, "stripe", "k1")
 	b.append(t, "stripe", "k2")
-	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes SELECT id, 0, source, 0, '', '', '', 'dead', 'no such thing', NULL, NULL, 9, NULL, now(), 1 FROM events WHERE id = $1`, id); err != nil {
-		t.Fatal(err)
-	}
+	b.db.Exec(t, `INSERT INTO outcomes SELECT id, 0, source, 0, '', '', '', 'dead', 'no such thing', NULL, NULL, 9, NULL, now(), 1 FROM events WHERE id = $1`, id)
 	const kind = "application/json"
 	if status, p := b.post(t, "/api/v1/retries", kind, `{"preview": true}`); status != 200 || p["events"] != 1.0 || p["exact"] != true {
 		t.Errorf("%d %v", status, p)
@@ -228,5 +220,145 @@ func TestRetries(t *testing.T) {
 		if status, p := b.post(t, "/api/v1/retries", kind, body); status != want {
 			t.Errorf("%s: %d %v", body, status, p)
 		}
+	}
+}
+
+// plan makes schedules known, as a processor does that has them in its configuration.
+func (b *testBundle) plan(t *testing.T, schedules ...runs.Schedule) {
+	t.Helper()
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler), Every: time.Hour}
+	p.Replace(schedules)
+	must(t, p.Tick(t.Context()))
+}
+
+// A schedule is listed, shown, paused, resumed and run now; a key is one run over all that ask.
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "k")
+	s := runs.Schedule{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
+		Parameters: map[string]string{"source": "stripe", "rate": "5", "publish": "true"}}
+	other := s
+	other.Name, other.Parameters = "other", map[string]string{"mode": "force"}
+	forget := s
+	forget.Name, forget.Job, forget.Parameters = "zforget", "retention", map[string]string{"bodies": "30", "runs": "90", "export": "/srv/archive"}
+	b.plan(t, s, other, forget)
+	const kind = "application/json"
+	status, page := b.get(t, "/api/v1/schedules?limit=1")
+	items, _ := page["items"].([]any)
+	if status != 200 || len(items) != 1 || items[0].(map[string]any)["schedule"] != "nightly" || page["next_cursor"] == nil {
+		t.Fatalf("%d %v", status, page)
+	}
+	if _, page = b.get(t, "/api/v1/schedules?cursor="+page["next_cursor"].(string)); page["items"].([]any)[0].(map[string]any)["schedule"] != "other" {
+		t.Errorf("%v", page)
+	}
+	if status, s := b.get(t, "/api/v1/schedules/nightly"); status != 200 || s["next"] == nil || s["planned"] != true || s["last_run"] != 0.0 {
+		t.Errorf("%d %v", status, s)
+	}
+	if status, s := b.post(t, "/api/v1/schedules/nightly/pause", kind, ""); status != 200 || !strings.HasPrefix(s["paused_by"].(string), "admin API") || s["next"] != nil {
+		t.Errorf("%d %v", status, s)
+	}
+	if status, s := b.post(t, "/api/v1/schedules/nightly/resume", kind, ""); status != 200 || s["paused_at"] != nil || s["next"] == nil {
+		t.Errorf("%d %v", status, s)
+	}
+	status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"reason": "now", "once_key": "k"}`)
+	asked, _ := run["asked"].(map[string]any)
+	if status != 200 || run["run"] != 1.0 || run["schedule"] != "nightly" || run["reason"] != "now" || asked["rate"] != 5.0 || asked["publish"] != true || run["earlier"] != nil {
+		t.Errorf("%d %v", status, run)
+	}
+	if status, run := b.post(t, "/api/v1/schedules/nightly/run", kind, `{"once_key": "k"}`); status != 200 || run["run"] != 1.0 || run["earlier"] != true {
+		t.Errorf("%d %v", status, run)
+	}
+	if status, run := b.post(t, "/api/v1/schedules/other/run", kind, `{}`); status != 200 || run["status"] != "proposed" {
+		t.Errorf("%d %v", status, run)
+	}
+	first := `{"source": "stripe", "once_key": "r", "reason": "a", "since": "1h"}`
+	again := `{"once_key": "r", "since": "1h", "source": "stripe", "exact": true, "reason": "b"}`
+	if status, run := b.post(t, "/api/v1/replays", kind, first); status != 200 || run["run"] != 3.0 || run["earlier"] != nil {
+		t.Errorf("%d %v", status, run)
+	}
+	if status, run := b.post(t, "/api/v1/replays", kind, again); status != 200 || run["run"] != 3.0 || run["earlier"] != true || run["reason"] != "a" {
+		t.Errorf("%d %v", status, run)
+	}
+	if status, list := b.get(t, "/api/v1/runs?schedule=nightly"); status != 200 || len(list["items"].([]any)) != 1 {
+		t.Errorf("%d %v", status, list)
+	}
+	status, run = b.post(t, "/api/v1/schedules/zforget/run", kind, `{}`)
+	if asked, _ = run["asked"].(map[string]any); status != 200 || asked["bodies"] != 30.0 || asked["runs"] != 90.0 || asked["at"] == nil || asked["folder"] != "/srv/archive" || asked["export"] != true {
+		t.Errorf("%d %v", status, run)
+	}
+	for _, c := range []struct {
+		path, body string
+		status     int
+		says       string
+	}{
+		{"/api/v1/schedules/none/run", `{}`, 404, "schedule none"},
+		{"/api/v1/schedules/none/pause", ``, 404, "schedule none"},
+		{"/api/v1/schedules/nightly/run", `{}`, 400, "run 1 of schedule nightly is still waiting"},
+		{"/api/v1/schedules/nightly/run", `{"rate": 5}`, 400, "no parameter"},
+		{"/api/v1/schedules/nightly/run?once_key=x", `{}`, 400, "in the body"},
+		{"/api/v1/replays", `{"source": "stripe", "once_key": "r"}`, 400, "was used for run 3, which asked for something else (replay since=1h&source=stripe)"},
+		{"/api/v1/replays", `{"source": "stripe", "once_key": "r", "since": "1h", "publish": true}`, 400, "was used for run 3"},
+		{"/api/v1/replays", `{"once_key": "k"}`, 400, "was used for run 1"},
+	} {
+		if status, p := b.post(t, c.path, kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
+		}
+	}
+	if status, _ := b.post(t, "/api/v1/schedules/nightly/run", "text/plain", `{}`); status != 415 {
+		t.Errorf("from a foreign page: %d", status)
+	}
+}
+
+// A rebuild is asked for, compared, and steered; it waits for a processor.
+func TestRebuilds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.append(t, "stripe", "k1")
+	const kind = "application/json"
+	status, run := b.post(t, "/api/v1/rebuilds", kind, `{"source": "stripe", "type": "order", "reason": "a test"}`)
+	if status != 200 || run["run"] != 1.0 || run["job"] != "rebuild" || run["status"] != "waiting" || run["expected"] != 1.0 {
+		t.Fatalf("%d %v", status, run)
+	}
+	if status, list := b.get(t, "/api/v1/runs?job=rebuild"); status != 200 || len(list["items"].([]any)) != 1 {
+		t.Errorf("%d %v", status, list)
+	}
+	if status, page := b.get(t, "/api/v1/rebuilds/1/compare?limit=5"); status != 200 || len(page["items"].([]any)) != 0 || page["next_cursor"] != nil || page["counts"].(map[string]any)["same"] != 0.0 {
+		t.Errorf("%d %v", status, page)
+	}
+	if status, run := b.post(t, "/api/v1/rebuilds/1/swap", kind, ""); status != 200 || run["asked"].(map[string]any)["swap"] != true {
+		t.Errorf("%d %v", status, run)
+	}
+	for _, c := range []struct {
+		path, kind, body string
+		status           int
+		says             string
+	}{
+		{"/api/v1/rebuilds", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
+		{"/api/v1/rebuilds", kind, `{}`, 400, "name the source"},
+		{"/api/v1/rebuilds", kind, `{"source": "nobody"}`, 400, "no source"},
+		{"/api/v1/rebuilds", kind, `{"source": "stripe", "swap": "yes"}`, 400, "want true or false"},
+		{"/api/v1/rebuilds", kind, `{"source": "stripe", "since": "1h"}`, 400, "no parameter"},
+		{"/api/v1/rebuilds?source=stripe", kind, `{}`, 400, "in the body"},
+		{"/api/v1/rebuilds", kind, `{"source": "stripe"}`, 400, "run 1 is an open rebuild"},
+		{"/api/v1/rebuilds/7/swap", kind, ``, 404, "run 7"},
+		{"/api/v1/rebuilds/x/discard", kind, ``, 404, ""},
+		{"/api/v1/rebuilds/1/discard", "text/plain", ``, 415, ""},
+	} {
+		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string), c.says) {
+			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
+		}
+	}
+	if status, run := b.post(t, "/api/v1/rebuilds/1/discard", kind, ""); status != 200 || run["status"] != "cancelled" {
+		t.Errorf("%d %v", status, run)
+	}
+	if status, p := b.get(t, "/api/v1/rebuilds/1/compare"); status != 400 || !strings.Contains(p["detail"].(string), "cancelled") {
+		t.Errorf("%d %v", status, p)
+	}
+	if status, p := b.get(t, "/api/v1/rebuilds/1/compare?limit=0"); status != 400 {
+		t.Errorf("%d %v", status, p)
+	}
+	if status, p := b.get(t, "/api/v1/objects?outdated=true"); status != 200 {
+		t.Errorf("%d %v", status, p)
 	}
 }

@@ -80,9 +80,7 @@ func TestARequestIsCarriedOutOnce(t *testing.T) {
 	c, _ := b.begin(t, request("a"), nil)
 	b.begin(t, request("a"), idempotency.ErrInFlight)
 	b.begin(t, request("b"), idempotency.ErrOther)
-	if err := b.do(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.do(t.Context(), c))
 	if err := c.Drop(t.Context(), b.operator); err != nil { // it leaves the answer
 		t.Fatal(err)
 	}
@@ -131,16 +129,12 @@ func TestTakingOverWhileTheFirstCommits(t *testing.T) {
 	b := setup(t)
 	c, _ := b.begin(t, request("a"), nil)
 	tx, err := b.operator.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Keep(t.Context(), tx, answer); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Keep(t.Context(), tx, answer))
 	b.later(t, "61 seconds")
 	got := make(chan string, 1)
 	go func() {
@@ -153,9 +147,7 @@ func TestTakingOverWhileTheFirstCommits(t *testing.T) {
 		}
 		return nil
 	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Commit(t.Context()))
 	if text := <-got; text != "true <nil>" {
 		t.Error(text)
 	}
@@ -165,9 +157,7 @@ func TestADroppedKeyIsFree(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	c, _ := b.begin(t, request("a"), nil)
-	if err := c.Drop(t.Context(), b.operator); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Drop(t.Context(), b.operator))
 	b.begin(t, request("b"), idempotency.ErrOther)
 	if c, a := b.begin(t, request("a"), nil); c == nil || a != nil {
 		t.Errorf("%+v", a)
@@ -178,9 +168,7 @@ func TestKeysAreKeptForADay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	c, _ := b.begin(t, request("a"), nil)
-	if err := b.do(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.do(t.Context(), c))
 	b.later(t, "23 hours 59 minutes")
 	if n, err := idempotency.Sweep(t.Context(), b.operator); n != 0 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
@@ -194,5 +182,13 @@ func TestKeysAreKeptForADay(t *testing.T) {
 	b.later(t, "48 hours 1 minute")
 	if n, err := idempotency.Sweep(t.Context(), b.operator); n != 1 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
+	}
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

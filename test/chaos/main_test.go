@@ -1,9 +1,22 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
@@ -17,9 +30,7 @@ var programs site.Programs
 func setup(t *testing.T, settings string) *run {
 	t.Helper()
 	bin, err := programs.Folder()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := site.Start(t.Context(), site.Options{Bin: bin, Settings: settings})
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -33,25 +44,227 @@ func setup(t *testing.T, settings string) *run {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := newRun(s, 1, t.Output())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
+}
+
+// sending has clients send new deliveries until stop is called, which waits until all are answered.
+func (r *run) sending(t *testing.T, clients int) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	t.Cleanup(cancel)
+	must(t, r.watch(ctx))
+	sending, end := context.WithCancel(ctx)
+	t.Cleanup(end)
+	var group sync.WaitGroup
+	group.Go(func() { r.fail(r.traffic.run(sending)) })
+	group.Go(func() { r.senders.run(ctx, clients, r.traffic.out) })
+	return func() {
+		t.Helper()
+		end()
+		group.Wait()
+		if err := errors.Join(r.errors(), r.senders.journal.close()); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // holds fails unless every promise was kept.
 func (r *run) holds(t *testing.T) {
 	t.Helper()
 	c, err := r.examine(t.Context(), settleWithin)
+	must(t, err)
+	r.report(c)
+	if err := c.found(); err != nil {
+		t.Error(err)
+	}
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.report(c)
-	if err := errors.Join(c.found()); err != nil {
-		t.Error(err)
+}
+
+// Under load the primary is lost and its standby promoted, then refuses every write, then hangs; meanwhile one NATS server of three is killed, one hangs, one is cut off from the two
+// others, and all are restarted in turn. Gateways and processors follow by themselves, and nothing that was acknowledged is missing.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	r := setup(t, sources)
+	r.whole = true
+	faults := [][]fault{
+		{},
+		{named("primary lost, standby promoted", 2*sec, sec), named("PostgreSQL read-only", 7*sec, 2*sec), named("primary paused", 10*sec, 2*sec)},
+		{named("NATS server killed", sec, 2*sec), named("NATS server paused", 4*sec, 2*sec), named("NATS partitioned", 7*sec, 5*sec),
+			named("NATS servers restarted in turn", 12*sec, 0)},
+	}
+	must(t, r.carry(t.Context(), 15*time.Second, 8, faults))
+	if len(r.happened) != 7 {
+		t.Errorf("%d faults, want 7", len(r.happened))
+	}
+	if ended := r.ended(); len(ended) > 0 {
+		t.Errorf("daemons ended by themselves: %v", ended)
+	}
+	if r.senders.spooled.Load() == 0 {
+		t.Error("nothing went to a spool while PostgreSQL took no writes")
+	}
+	r.holds(t)
+}
+
+// All our processes are connected to one NATS server when it is cut off from the two others. They still reach it, and go elsewhere all the same: what comes in is applied while it is cut off.
+func TestMinorityIsLeft(t *testing.T) {
+	t.Parallel()
+	r := setup(t, sources)
+	stop := r.sending(t, 4)
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: r.site.Postgres.Direct(), MaxConns: 1})
+	must(t, err)
+	defer pool.Close()
+	nats := r.site.NATS
+	nats.Links[1].Cut()
+	nats.Links[2].Cut()
+	applied(t, pool) // by way of the one that is left
+	nats.Partition(0, true)
+	nats.Links[1].Restore()
+	nats.Links[2].Restore()
+	applied(t, pool)
+
+	nats.Rejoin()
+	stop()
+	r.holds(t)
+}
+
+// applied waits until some events that come in from now on have an outcome.
+func applied(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	var newest int64
+	must(t, pool.QueryRow(t.Context(), "SELECT coalesce(max(id), 0) FROM events").Scan(&newest))
+	began := time.Now()
+	testkit.Eventually(t, 3*time.Minute, func() error {
+		var n int
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM outcomes WHERE event_id > $1", newest).Scan(&n); err != nil || n >= 100 {
+			return err
+		}
+		return fmt.Errorf("%d events are applied, want 100", n)
+	})
+	t.Logf("100 events are applied after %s", time.Since(began).Round(100*time.Millisecond))
+}
+
+// Both gateways and both processors are restarted one after the other under load, behind one address that follows readiness, and not one delivery fails.
+func TestRollingRestart(t *testing.T) {
+	t.Parallel()
+	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 8s", 1))
+	b := balance(t, r.site.Gateways)
+	r.senders.urls = []string{"http://" + b.listener.Addr().String()}
+	stop := r.sending(t, 8)
+	for _, d := range r.site.Daemons() { // the next goes once the address sends to the one before, as it must for anybody who restarts two by turns
+		before := r.senders.acknowledged.Load()
+		testkit.Eventually(t, time.Minute, func() error {
+			if n := r.senders.acknowledged.Load() - before; n < 20 {
+				return fmt.Errorf("%d more are acknowledged, want 20", n)
+			}
+			return nil
+		})
+		if err := d.Restart(); err != nil {
+			t.Error(err)
+		}
+		must(t, d.Ready(t.Context()))
+		b.sees(t, d)
+	}
+	stop()
+	if n := r.senders.retries.Load(); n > 0 {
+		t.Errorf("%d of %d tries failed: %s", n, r.senders.deliveries.Load(), *r.senders.failure.Load())
+	}
+	r.holds(t)
+}
+
+// balancer is one address before two gateways. It asks each whether it is ready, and gives new connections to those that are, in turn.
+type balancer struct {
+	listener net.Listener
+	gateways [2]*site.Daemon
+	ready    [2]atomic.Bool
+	turn     atomic.Uint64
+	group    sync.WaitGroup
+}
+
+// probeEvery is how often a gateway is asked.
+const probeEvery = time.Second
+
+func balance(t *testing.T, gateways [2]*site.Daemon) *balancer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	b := &balancer{listener: l, gateways: gateways}
+	ctx, stop := context.WithCancel(context.Background())
+	for i := range gateways {
+		b.ready[i].Store(true)
+		b.group.Go(func() { b.probe(ctx, i) })
+	}
+	b.group.Go(b.accept)
+	t.Cleanup(func() {
+		stop()
+		_ = l.Close()
+		b.group.Wait()
+	})
+	return b
+}
+
+func (b *balancer) probe(ctx context.Context, i int) {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for sleep(ctx, probeEvery) {
+		res, err := client.Get(b.gateways[i].Health)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		b.ready[i].Store(err == nil && res.StatusCode == http.StatusOK)
+	}
+}
+
+// sees waits until new connections go to d, too. A d that is no gateway has none.
+func (b *balancer) sees(t *testing.T, d *site.Daemon) {
+	t.Helper()
+	i := slices.Index(b.gateways[:], d)
+	if i < 0 {
+		return
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if !b.ready[i].Load() {
+			return fmt.Errorf("the address does not send to %s yet", d.Name)
+		}
+		return nil
+	})
+}
+
+func (b *balancer) accept() {
+	for {
+		conn, err := b.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		b.group.Go(func() { b.serve(conn) })
+	}
+}
+
+// serve connects one client with a gateway that is ready; where none is, the client finds out.
+func (b *balancer) serve(client net.Conn) {
+	defer client.Close()
+	for range b.gateways {
+		i := b.turn.Add(1) % uint64(len(b.gateways))
+		if !b.ready[i].Load() {
+			continue
+		}
+		server, err := net.Dial("tcp", strings.TrimPrefix(b.gateways[i].URL, "http://"))
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = io.Copy(server, client); _ = server.(*net.TCPConn).CloseWrite() })
+		both.Go(func() { _, _ = io.Copy(client, server); _ = client.(*net.TCPConn).CloseWrite() })
+		both.Wait()
+		return
 	}
 }

@@ -3,11 +3,22 @@
 package deploy_test
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
+
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -24,17 +35,13 @@ func deployed(parts ...string) string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // runs runs a program and returns what it said; the test fails if it fails.
@@ -45,4 +52,109 @@ func runs(t *testing.T, cmd *exec.Cmd) string {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 	}
 	return string(out)
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// documents are those of a YAML file, each decoded into a T.
+func documents[T any](t *testing.T, path string, strict bool) []T {
+	t.Helper()
+	var options []yaml.DecodeOption
+	if strict {
+		options = append(options, yaml.Strict())
+	}
+	var out []T
+	for d := yaml.NewDecoder(bytes.NewReader([]byte(read(t, path))), options...); ; {
+		var one T
+		err := d.Decode(&one)
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		out = append(out, one)
+	}
+}
+
+// container is what one of our programs finds where it runs.
+type container struct {
+	name string
+	// config is the configuration's text, "" where it has none.
+	config string
+	env    map[string]string
+	// mounts are files of this machine by their path in the container.
+	mounts map[string]string
+}
+
+// check loads the configuration as the program would: every variable means something, every file is mounted, and every login has its
+// password.
+func (c *container) check(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	place := map[string]string{}
+	for inside, file := range c.mounts {
+		place[inside] = filepath.Join(dir, strings.ReplaceAll(inside, "/", "_"))
+		write(t, place[inside], read(t, file))
+	}
+	paths := slices.Sorted(maps.Keys(place))
+	slices.Reverse(paths) // the longer of two that begin alike first
+	var pairs []string
+	for _, inside := range paths {
+		pairs = append(pairs, inside, place[inside])
+	}
+	moved := strings.NewReplacer(pairs...)
+	asked := map[string]bool{}
+	env := func(name string) string {
+		asked[name] = true
+		return moved.Replace(c.env[name])
+	}
+	got, err := config.Parse([]byte(moved.Replace(c.config)), env)
+	if err != nil {
+		t.Errorf("%s: %v", c.name, err)
+		return
+	}
+	for name := range c.env {
+		if strings.HasPrefix(name, "POSTERN_") && !asked[name] {
+			t.Errorf("%s: no setting has the variable %s", c.name, name)
+		}
+	}
+	for _, u := range []config.URL{got.Database.URL, got.Database.MaintenanceURL} {
+		if err := hasPassword(string(u)); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// hasPassword wants the URL's login in the password file that it names.
+func hasPassword(database string) error {
+	if database == "" {
+		return nil
+	}
+	u, err := url.Parse(database)
+	if err != nil {
+		return err
+	}
+	passwords, err := os.ReadFile(u.Query().Get("passfile"))
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(passwords), ":"+u.User.Username()+":") {
+		return fmt.Errorf("the password file of %s has no line for it", u.User.Username())
+	}
+	return nil
+}
+
+// allSecrets are those of secrets.sh, and the one that is the provider's to show.
+func allSecrets(t *testing.T) string {
+	t.Helper()
+	dir := madeSecrets(t)
+	write(t, filepath.Join(dir, "stripe"), secret+"\n")
+	return dir
 }

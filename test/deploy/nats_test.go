@@ -54,9 +54,7 @@ func natsOptions(t *testing.T, file, folder, certs string) *server.Options {
 func startNATS(t *testing.T, o *server.Options) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(natsWithin) {
@@ -69,9 +67,7 @@ func startNATS(t *testing.T, o *server.Options) *server.Server {
 func composeNATS(t *testing.T, certs string) string {
 	t.Helper()
 	prepared := filepath.Join(t.TempDir(), "secrets")
-	if err := os.CopyFS(prepared, os.DirFS(certs)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(prepared, os.DirFS(certs)))
 	write(t, filepath.Join(prepared, "nats_ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
 	s := startNATS(t, natsOptions(t, "compose/nats.conf", "/run/secrets", prepared))
 	return tlsURL(s)
@@ -92,9 +88,7 @@ func as(t *testing.T, certs, user, urls string) (*nats.Conn, jetstream.JetStream
 	}
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(natsWithin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return nc, js
 }
 
@@ -103,9 +97,7 @@ func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
 	t.Helper()
 	file := func(name string) string { return filepath.Join(certs, name) }
 	conn, err := stream.Connect(stream.Options{URL: urls, CA: file("ca.crt"), Cert: file(user + ".crt"), Key: file(user + ".key"), Name: user, Logger: testkit.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	testkit.Eventually(t, natsWithin, func() error {
 		if !conn.Connected() {
@@ -227,9 +219,7 @@ func refused(t *testing.T, certs, user, url, subject string) {
 	nc, _ := as(t, certs, user, url)
 	ctx, cancel := context.WithTimeout(t.Context(), natsWithin)
 	defer cancel()
-	if err := errors.Join(nc.Publish(subject, []byte("{}")), nc.FlushWithContext(ctx)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(nc.Publish(subject, []byte("{}")), nc.FlushWithContext(ctx)))
 	testkit.Eventually(t, natsWithin, func() error { // the server's word may come after its pong
 		if err := nc.LastError(); !errors.Is(err, nats.ErrPermissionViolation) {
 			return fmt.Errorf("%s publishes on %s: %v, want a permissions violation", user, subject, err)

@@ -36,25 +36,19 @@ type pgServer struct {
 func startPostgres(t *testing.T) *pgServer {
 	t.Helper()
 	root, err := os.MkdirTemp("", "postern-deploy-") // t.TempDir's parents are closed to the server's account
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(root); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.Chmod(root, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(root, 0o711))
 	dir := filepath.Join(root, "c")
 	made, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true})
 	if err != nil {
 		t.Fatalf("make a cluster (install what it needs: make prerequisites): %v", err)
 	}
-	if err := made.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, made.Stop(t.Context()))
 	data := filepath.Join(dir, "data")
 	conf := filepath.Join(root, "postgresql.conf")
 	write(t, conf, read(t, deployed("postgresql.conf")))
@@ -70,9 +64,7 @@ func startPostgres(t *testing.T) *pgServer {
 func (s *pgServer) run(t *testing.T, cmd *exec.Cmd, data string) {
 	t.Helper()
 	info, err := os.Stat(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	owner := info.Sys().(*syscall.Stat_t)
 	cmd.Dir, cmd.Env = data, []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -80,13 +72,9 @@ func (s *pgServer) run(t *testing.T, cmd *exec.Cmd, data string) {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}
 	}
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
 		_ = cmd.Wait()                         // what it said is told below
@@ -112,9 +100,7 @@ func (s *pgServer) admin(database string) string {
 func (s *pgServer) exec(t *testing.T, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.admin("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	if _, err := conn.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
@@ -216,9 +202,7 @@ func connects(ctx context.Context, url, role string) error {
 // checkSettings wants every setting of the file in force, and enough of what our defaults need.
 func (s *pgServer) checkSettings(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), s.admin("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	value := map[string]int{}
 	for line := range strings.Lines(read(t, deployed("postgresql.conf"))) {

@@ -158,9 +158,7 @@ func (w *editing) rulesOf(after bool) (*effects.Rules, []config.Reach) {
 		text.WriteString(e.text(after))
 	}
 	cfg, err := config.Parse([]byte(text.String()), func(string) string { return "" })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return effects.NewRules(cfg.Rules()), cfg.Reaches()
 }
 
@@ -216,9 +214,7 @@ func TestEditedRules(t *testing.T) {
 		_, err := effects.Plan(ctx, tx, 0, rules.Intents(&effects.Transition{Source: applied.Name, Number: w.log.Source, Type: "thing", ID: "obj", New: []byte(`{"id": "obj"}`), Event: effects.Event{ID: 1}}))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.carried(rules, reaches, "planned", "running")
 	w.here.heard()
 	w.there.heard()

@@ -5,13 +5,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -26,9 +31,7 @@ type instance struct {
 func newInstance(t *testing.T, bin, dir string) *instance {
 	t.Helper()
 	cluster, moved, err := postgres.ClusterDir(filepath.Join(dir, "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if moved {
 		t.Cleanup(func() { _ = os.RemoveAll(cluster) })
 	}
@@ -92,13 +95,9 @@ func TestDevInstances(t *testing.T) {
 	bin := build(t)
 	closed := t.TempDir() // its owner's alone: where that is root, PostgreSQL's account cannot enter
 	open, err := os.MkdirTemp("", "postern-dev-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(open) })
-	if err := os.Chmod(open, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(open, 0o711))
 	first, second := newInstance(t, bin, filepath.Join(closed, "state")), newInstance(t, bin, filepath.Join(open, "state"))
 	first.start(t)
 	second.start(t)
@@ -127,4 +126,91 @@ func TestDevInstances(t *testing.T) {
 	}
 	first.send(t)
 	first.interrupt(t)
+}
+
+// reloads is how often a process says it has reloaded its sources.
+func reloads(t *testing.T, admin string) string {
+	t.Helper()
+	res, err := http.Get("http://" + strings.TrimPrefix(admin, "http://") + "/metrics")
+	must(t, err)
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	must(t, err)
+	return string(regexp.MustCompile(`(?m)^postern_config_reloads_total\{result="ok"\}.*$`).Find(page))
+}
+
+func (p *process) hangup(t *testing.T) {
+	t.Helper()
+	must(t, p.cmd.Process.Signal(syscall.SIGHUP))
+}
+
+// Every program that takes deliveries or applies them reloads its sources at a SIGHUP, and by itself when its file has changed,
+// and stops in order afterwards.
+func TestHangupReloads(t *testing.T) {
+	t.Parallel()
+	bin := build(t)
+	for name, c := range map[string]struct {
+		program string
+		args    []string
+		ignored bool
+	}{
+		"gateway":             {program: "gateway"},
+		"processor":           {program: "processor"},
+		"serve":               {program: "postern", args: []string{"serve"}},
+		"dev":                 {program: "postern", args: []string{"dev"}},
+		"gateway under nohup": {program: "gateway", ignored: true},
+		"serve under nohup":   {program: "postern", args: []string{"serve"}, ignored: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
+			text := settings(t)
+			put(t, file, text)
+			args := append(c.args, "--config", file)
+			if c.program == "postern" {
+				args = append(args, "--dir", dir)
+			}
+			program := filepath.Join(bin, c.program)
+			if c.ignored {
+				program, args = "/bin/sh", append([]string{"-c", `trap "" HUP; exec "$0" "$@"`, program}, args...)
+			}
+			p, at := start(t, program, args...)
+			if c.program == "postern" {
+				in, err := config.ReadInstance(dir)
+				must(t, err)
+				at.Admin = in.AdminURL
+			}
+			p.hangup(t)
+			if c.ignored {
+				p.hangup(t)
+			} else {
+				testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, 1) })
+			}
+			put(t, file, strings.Replace(text, "  shop:", "  shop2:", 1))
+			want := 2
+			if c.ignored {
+				want = 1
+			}
+			testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, want) })
+			if in, err := config.ReadInstance(dir); c.program == "postern" && (err != nil || in.Sources["shop2"].Provider != "shopify") {
+				t.Errorf("the instance file has not the new source: %+v, %v", in, err)
+			}
+			p.interrupt(t)
+		})
+	}
+}
+
+func counted(t *testing.T, admin string, want int) error {
+	t.Helper()
+	if got := reloads(t, admin); got != fmt.Sprintf(`postern_config_reloads_total{result="ok"} %d`, want) {
+		return fmt.Errorf("%s, want %d", got, want)
+	}
+	return nil
+}
+
+// put writes a file in one step.
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	must(t, os.WriteFile(path+".next", []byte(text), 0o600))
+	must(t, os.Rename(path+".next", path))
 }

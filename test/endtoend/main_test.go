@@ -1,8 +1,19 @@
-// Package endtoend proves the programs as they are started by a person: real processes, real PostgreSQL, real JetStream.
+// Package endtoend runs the programs as an operator starts them: real processes, a real PostgreSQL, a real JetStream.
 package endtoend_test
 
 import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/site"
@@ -17,8 +28,156 @@ var programs site.Programs
 func build(t *testing.T) string {
 	t.Helper()
 	dir, err := programs.Folder()
+	must(t, err)
+	return dir
+}
+
+// settings is a configuration of both daemons with a database and a JetStream of its own. Every port is free.
+func settings(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf(`
+database: {url: %q}
+nats: {url: %q}
+ingest: {listen: "127.0.0.1:0", drain_delay: 1ms}
+admin: {listen: "127.0.0.1:0"}
+log: {format: json}
+sources:
+  stripe: {provider: stripe, secrets: [{name: main, value: whsec_of_the_end_to_end_test}]}
+  shop: {provider: shopify, account: x.myshopify.com, secrets: [{name: main, value: secret_of_the_test}]}
+`, testkit.Database(t).URL, testkit.JetStream(t).URL)
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dir
+}
+
+const (
+	readyWithin = 2 * time.Minute
+	endWithin   = time.Minute
+)
+
+// process is a running program.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	// ready receives the addresses that the program says it listens on.
+	ready chan addresses
+	// ended is closed when the process has; err is set by then.
+	ended chan struct{}
+	err   error
+
+	mu  sync.Mutex
+	log strings.Builder
+}
+
+type addresses struct{ Ingest, Admin string }
+
+// start runs a program and waits until it says that it is ready. At the latest it is killed with the test.
+func start(t *testing.T, program string, args ...string) (*process, addresses) {
+	t.Helper()
+	p := &process{name: filepath.Base(program), cmd: exec.Command(program, args...), ready: make(chan addresses, 1), ended: make(chan struct{})}
+	p.cmd.Env = environment()
+	stderr, err := p.cmd.StderrPipe()
+	must(t, err)
+	stdout, err := p.cmd.StdoutPipe()
+	must(t, err)
+	must(t, p.cmd.Start())
+	var readers sync.WaitGroup
+	readers.Go(func() { p.read(stderr) })
+	readers.Go(func() { p.read(stdout) })
+	go func() {
+		readers.Wait()
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", p.name, p.said())
+		}
+	})
+	select {
+	case at := <-p.ready:
+		return p, at
+	case <-p.ended:
+		t.Fatalf("%s ended before it was ready: %v\n%s", p.name, p.err, p.said())
+	case <-time.After(readyWithin):
+		t.Fatalf("%s not ready within %s\n%s", p.name, readyWithin, p.said())
+	}
+	return nil, addresses{}
+}
+
+// environment is ours without what would configure the program.
+func environment() []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "POSTERN_") && !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OTEL_") {
+			env = append(env, v)
+		}
+	}
+	return env
+}
+
+// read keeps what the program says and looks for the line in which it says that it is ready.
+func (p *process) read(r io.Reader) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		var line struct {
+			Msg, Level string
+			addresses
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
+			p.ready <- line.addresses
+		}
+		if line.Level != "INFO" { // a line per request and batch would hide the others
+			p.mu.Lock()
+			fmt.Fprintln(&p.log, lines.Text())
+			p.mu.Unlock()
+		}
+		if lines.Text() == "Postern is ready." { // what dev says; the addresses are in its instance file
+			p.ready <- addresses{}
+		}
+	}
+}
+
+// said is the end of what the program said.
+func (p *process) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	const most = 4000
+	text := p.log.String()
+	return text[max(0, len(text)-most):]
+}
+
+// kill ends the process without a chance to do anything more, and waits until it is gone.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.ended
+}
+
+// interrupt asks the process to stop, as Ctrl-C does, and fails unless it ends well.
+func (p *process) interrupt(t *testing.T) {
+	t.Helper()
+	p.end(t, syscall.SIGINT)
+}
+
+// end sends a signal that asks the process to stop, and fails unless it ends well. How long a stop may take the process knows best: one
+// that takes longer ends with another status and names what was left behind, and other tests may hold up both.
+func (p *process) end(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(signal); err != nil {
+		t.Fatalf("send %s to %s: %v", signal, p.name, err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(endWithin):
+		t.Fatalf("%s did not end within %s\n%s", p.name, endWithin, p.said())
+	}
+	if p.err != nil {
+		t.Errorf("%s ended with %v, want status 0\n%s", p.name, p.err, p.said())
+	}
 }

@@ -2,12 +2,21 @@ package endtoend_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -18,15 +27,13 @@ func TestClosedTerminalStopsDev(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(build(t), "postern")
 	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
-	put(t, file, fmt.Sprintf(settings, testkit.Database(t).URL, testkit.JetStream(t).URL, mostRejections, stripeSecret, shop, shopifySecret))
+	put(t, file, settings(t))
 	window := newTerminal(t, 80, 24)
 	cmd := exec.Command(program, "dev", "--config", file, "--dir", dir)
 	var said bytes.Buffer
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environment(), window.slave, &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // it may have ended
@@ -35,9 +42,7 @@ func TestClosedTerminalStopsDev(t *testing.T) {
 		in, err = config.ReadInstance(dir)
 		return err
 	})
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(syscall.SIGHUP))
 	testkit.Eventually(t, time.Minute, func() error { return counted(t, in.AdminURL, 1) })
 	_ = window.master.Close() // as when a window is closed
 	select {
@@ -47,5 +52,155 @@ func TestClosedTerminalStopsDev(t *testing.T) {
 		}
 	case <-time.After(endWithin):
 		t.Errorf("still runs %s after its terminal closed", endWithin)
+	}
+}
+
+// Each program must write to a terminal through the package terminal.
+// TestTopOnATerminal does the same for standard output.
+func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
+	t.Parallel()
+	bin := build(t)
+	const obeyed, want = "\u009b\u202e", `\u009b\u202e`
+	// No spool is kept in /tmp: a log line says so and names the folder. Nothing listens at port 1,
+	// so the program ends.
+	dir, err := os.MkdirTemp("/tmp", "postern-"+obeyed)
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for program, args := range map[string][]string{
+		"postern": {"dev", "--dir", dir, "--database", "postgres://127.0.0.1:1/none",
+			"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"},
+		"gateway":   {"--unknown" + obeyed},
+		"processor": {"--unknown" + obeyed},
+	} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			c := newTerminal(t, 200, 20)
+			go c.watch()
+			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program), args...)
+			cmd.Env = append(environment(), "POSTERN_LOG_FORMAT=json")
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = c.slave, c.slave, c.slave
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			var status *exec.ExitError
+			if err := cmd.Run(); !errors.As(err, &status) {
+				t.Errorf("want an error: %v", err)
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				if text := c.text(); !strings.Contains(text, want) || strings.ContainsAny(text, obeyed) {
+					return fmt.Errorf("shown: %q, want %q in it", text, want)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// terminal is a terminal of a test: what is typed goes in at one end, what is shown comes out there.
+type terminal struct {
+	master, slave *os.File
+	mu            sync.Mutex
+	shown         strings.Builder
+}
+
+func newTerminal(t *testing.T, width, height uint16) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = master.Close() })
+	fd := int(master.Fd())
+	must(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	must(t, err)
+	must(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}))
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	t.Cleanup(func() { _ = slave.Close() })
+	return &terminal{master: master, slave: slave}
+}
+
+// watch keeps what is shown until the terminal is closed on all sides.
+func (c *terminal) watch() {
+	b := make([]byte, 4096)
+	for {
+		n, err := c.master.Read(b)
+		c.mu.Lock()
+		c.shown.Write(b[:n])
+		c.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *terminal) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shown.String()
+}
+
+func (c *terminal) settings(t *testing.T) *unix.Termios {
+	t.Helper()
+	s, err := unix.IoctlGetTermios(int(c.slave.Fd()), unix.TCGETS)
+	must(t, err)
+	return s
+}
+
+// On a terminal top takes the screen, fits it, and gives it back as it was, however it ends.
+func TestTopOnATerminal(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(build(t), "postern")
+	for name, end := range map[string]func(*terminal, *os.Process) error{
+		"q":       func(c *terminal, _ *os.Process) error { _, err := c.master.WriteString("q"); return err },
+		"ctrl-c":  func(c *terminal, _ *os.Process) error { _, err := c.master.WriteString("\x03"); return err },
+		"SIGTERM": func(_ *terminal, p *os.Process) error { return p.Signal(syscall.SIGTERM) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fmt.Fprintf(w, "postern_build_info 1\npostern_deliveries_total{source=\"stripe-with-a-name-as-long-as-it-may-be\",result=\"accepted\"} 7\n")
+			}))
+			t.Cleanup(at.Close)
+			c := newTerminal(t, 60, 20)
+			before := c.settings(t)
+			cmd := exec.Command(program, "top", "--from", at.URL, "--every", "100ms")
+			cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environment(), c.slave, c.slave, c.slave
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			must(t, cmd.Start())
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			go c.watch()
+			testkit.Eventually(t, time.Minute, func() error {
+				if text := c.text(); strings.Count(text, "\x1b[H") < 3 || !strings.Contains(text, "stripe-with") {
+					return fmt.Errorf("shown: %q", text)
+				}
+				return nil
+			})
+			if cmp.Equal(before, c.settings(t)) {
+				t.Error("the terminal still waits for whole lines")
+			}
+			must(t, end(c, cmd.Process))
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				_ = cmd.Process.Kill()
+				t.Fatalf("it did not end: %v", <-ended)
+			}
+			if diff := cmp.Diff(before, c.settings(t)); diff != "" {
+				t.Errorf("the terminal is not what it was: %s", diff)
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				if text := c.text(); !strings.HasPrefix(text, "\x1b[?1049h\x1b[?25l") || !strings.HasSuffix(text, "\x1b[?25h\x1b[?1049l") {
+					return fmt.Errorf("the screen is not given back: %q", text)
+				}
+				return nil
+			})
+			for line := range strings.SplitSeq(c.text(), "\r\n") {
+				if _, line, _ = strings.Cut(line, "\x1b[H"); len([]rune(strings.NewReplacer("\x1b[K", "", "\x1b[J", "").Replace(line))) > 60 {
+					t.Errorf("wider than the terminal: %q", line)
+				}
+			}
+		})
 	}
 }

@@ -40,9 +40,7 @@ func TestJetStreamsDiskFull(t *testing.T) {
 		}
 		return nil
 	})
-	if err := os.Remove(rest); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(rest))
 	s.nats.Restart(t)
 	l.await(t, 20, "stored", stored)
 	l.stop()

@@ -2,13 +2,17 @@ package faults_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -17,14 +21,10 @@ import (
 func (s *site) jetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(s.nats.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return js
 }
 
@@ -63,9 +63,7 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 		js := s.jetStream(t)
 		for _, name := range []string{stream.EventsStream, stream.ChangesStream} {
 			at, err := js.Stream(t.Context(), name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			cfg := at.CachedInfo().Config
 			cfg.Discard, cfg.MaxMsgs = jetstream.DiscardNew, int64(at.CachedInfo().State.Msgs)+1
 			if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
@@ -115,9 +113,7 @@ func TestStreamInMemory(t *testing.T) {
 		}
 		return nil
 	})
-	if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
-		t.Fatal(err)
-	}
+	must(t, js.DeleteStream(t.Context(), stream.EventsStream))
 	l.await(t, 20, "stored", stored)
 	l.stop()
 	s.settled(t)
@@ -139,5 +135,83 @@ func (s *site) appliedOnce(t *testing.T) {
 	}
 	if again := s.db.Rows(t, `SELECT event_id::text FROM outcomes WHERE attempts <> 1`); len(again) > 0 {
 		t.Errorf("tried more than once: %v", again)
+	}
+}
+
+// clock sets PostgreSQL's clock, as the schema reads it, off by an interval.
+func (s *site) clock(t *testing.T, off string) {
+	t.Helper()
+	s.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''`+off+`'''`)
+}
+
+// Wherever PostgreSQL's clock jumps to, deliveries are stored above what a reader has read, in days that are made for them, and all are applied.
+func TestPostgreSQLsClock(t *testing.T) {
+	t.Parallel()
+	for name, jumps := range map[string][]string{
+		"an hour ahead and back": {"1 hour", "0"},
+		"an hour back":           {"-1 hour"},
+		"days ahead and back":    {"40 days", "0"}, // no day is made so far ahead
+		"to and fro":             {"2 seconds", "-3 seconds", "1 day", "-1 day", "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := build(t)
+			s.start(t, calm)
+			l := s.send(t)
+			l.await(t, 10, "stored", stored)
+			operator := s.db.Role(t, "operator")
+			for _, off := range jumps {
+				bound, err := events.FreezeBound(t.Context(), operator)
+				must(t, err)
+				read := s.below(t, bound)
+				s.clock(t, off)
+				l.await(t, 10, "stored", stored)
+				if n := s.below(t, bound); n != read {
+					t.Errorf("%s: %s events are below a bound that a reader had frozen when there were %s", off, n, read)
+				}
+			}
+			l.stop()
+			s.settled(t)
+			l.check(t, s, false)
+			s.appliedOnce(t)
+		})
+	}
+}
+
+// below is how many events lie up to an id.
+func (s *site) below(t *testing.T, id int64) string {
+	t.Helper()
+	return s.db.Rows(t, `SELECT count(*)::text FROM events WHERE id <= $1`, id)[0]
+}
+
+// A gateway whose clock is wrong refuses what is signed with a time, says that its clock may be why, and takes everything again when the clock is right.
+func TestGatewaysClock(t *testing.T) {
+	t.Parallel()
+	for off, reason := range map[time.Duration]string{time.Hour: "stale_timestamp", -time.Hour: "future_timestamp"} {
+		t.Run(off.String(), func(t *testing.T) {
+			t.Parallel()
+			s := build(t)
+			var wrong atomic.Int64
+			s.start(t, func(tune *app.Tuning) {
+				calm(tune)
+				tune.Now = func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
+			})
+			l := s.alone(t)
+			l.one(t, "kept", 1, "stored", stored)
+			wrong.Store(int64(off))
+			l.one(t, "kept", 2, "refused", func(a *answer) bool { return a.status == 401 })
+			l.one(t, "hub", 3, "stored", stored) // is signed without one
+			if n := s.metric(t, "postern_rejections_total", reason); n != 1 {
+				t.Errorf("%v refused for %s", n, reason)
+			}
+			s.store.Cut()
+			l.one(t, "hub", 4, "spooled", spooled) // no wait of ours is measured by a clock that jumps
+			s.store.Restore()
+			wrong.Store(0)
+			l.one(t, "kept", 2, "stored or spooled", func(a *answer) bool { return a.status == 200 })
+			s.settled(t)
+			l.answers = slices.DeleteFunc(l.answers, func(a answer) bool { return a.status == 401 })
+			l.check(t, s, false)
+		})
 	}
 }

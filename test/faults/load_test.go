@@ -54,9 +54,7 @@ func (s *site) alone(t *testing.T) *load {
 func (l *load) one(t *testing.T, source string, n int, what string, holds func(*answer) bool) {
 	t.Helper()
 	a, err := l.deliver(l.sources[source], n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if l.answers = append(l.answers, a); !holds(&a) {
 		t.Errorf("delivery %d is not %s: %+v", n, what, a)
 	}

@@ -2,10 +2,29 @@
 package faults_test
 
 import (
+	"bytes"
+	"context"
+	"crypto/rand"
 	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/verify"
 )
 
 // atOnce is how many sites are broken at the same time: they wait most of theirs.
@@ -17,4 +36,179 @@ func TestMain(m *testing.M) {
 		panic(err) // the flag is the testing package's
 	}
 	testkit.Main(m)
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// patience is how long a test waits for what must come; it is never a measure of speed.
+const patience = 3 * time.Minute
+
+// deadline is ingest.deadline: so long that nobody takes a delivery that was answered by it for one that was switched over.
+const deadline = 30 * time.Second
+
+// site is a gateway and a processor whose ways to PostgreSQL and JetStream can fail, and a spool.
+type site struct {
+	db    *testkit.DB
+	login string
+	// store and stream are the ways to PostgreSQL and to JetStream.
+	store, stream *testkit.FaultProxy
+	nats          *testkit.Server
+	spool         string
+	cfg           *config.Config
+	app           *app.App
+	log           *journal
+}
+
+const settings = `
+database: {url: %q, max_connections: 8}
+nats: {url: %q}
+ingest: {listen: "127.0.0.1:0", deadline: %s, spool: {dir: %q, unsafe_dir: true}}
+admin: {listen: "127.0.0.1:0"}
+processor:
+  auditor: {every: 100ms, min_age: 500ms, lease: 2s}
+  changes: {sweep_after: 1s}
+sources:
+  kept: {provider: stripe, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
+  hub: {provider: github, secrets: [{name: main, value: secret_of_the_faults}]}
+  final: {provider: stripe, final_receipt: true, secrets: [{name: main, value: whsec_secret_of_the_faults}]}
+`
+
+// build prepares a site on the shared cluster. The daemons' login is no superuser, so that the server may refuse it.
+func build(t *testing.T) *site {
+	t.Helper()
+	return buildWith(t, testkit.JetStream(t))
+}
+
+// buildWith is build with a JetStream that is there.
+func buildWith(t *testing.T, js *testkit.Server) *site {
+	t.Helper()
+	db := testkit.Database(t)
+	s := &site{db: db, nats: js, login: "faults_" + strings.ToLower(rand.Text())}
+	db.Exec(t, fmt.Sprintf(`CREATE ROLE %s LOGIN IN ROLE postern_gateway, postern_processor, postern_maintenance, postern_operator`, s.login))
+	t.Cleanup(func() {
+		if _, err := db.Pool.Exec(context.Background(), "DROP ROLE "+s.login); err != nil {
+			t.Error(err)
+		}
+	})
+	u, err := url.Parse(db.URL)
+	must(t, err)
+	q := u.Query()
+	q.Set("user", s.login)
+	u.RawQuery = q.Encode()
+	s.store, s.spool, s.log = testkit.Proxy(t, u.String()), filepath.Join(t.TempDir(), "spool"), &journal{}
+	s.stream = testkit.Proxy(t, s.nats.URL)
+	cfg, err := config.Parse(fmt.Appendf(nil, settings, s.store.URL, s.stream.URL, deadline, s.spool), func(string) string { return "" })
+	must(t, err)
+	s.cfg = cfg
+	return s
+}
+
+// calm keeps a busy machine from being taken for a PostgreSQL that is away, in tests of other faults.
+func calm(tune *app.Tuning) {
+	tune.Ingest.StallAfter, tune.Ingest.AcquireWithin = deadline, deadline
+	tune.Limits.AckWait = 5 * time.Second // what was in hand comes again after it
+}
+
+// start runs gateway and processor until the test ends.
+func (s *site) start(t *testing.T, tune func(*app.Tuning)) {
+	t.Helper()
+	s.app = s.run(t, app.Options{Gateway: true, Processor: true, Tune: tune})
+}
+
+func (s *site) run(t *testing.T, o app.Options) *app.App {
+	t.Helper()
+	o.Config, o.Logger = s.cfg, slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	a, err := app.New(t.Context(), o)
+	must(t, err)
+	a.Start()
+	t.Cleanup(func() {
+		for _, way := range []*testkit.FaultProxy{s.store, s.stream} {
+			way.Cut() // what hangs for good would hold up the stop
+			way.Restore()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := a.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("it said:\n%s", s.log)
+		}
+	})
+	return a
+}
+
+// journal is a log that is kept, its end at least.
+type journal struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (j *journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	const most = 16 << 10
+	j.text = append(j.text, line...)
+	j.text = j.text[max(0, len(j.text)-most):]
+	return len(line), nil
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return string(j.text)
+}
+
+// metric is the sum of a metric's series whose labels have a text in them.
+func (s *site) metric(t *testing.T, name, labels string) (sum float64) {
+	t.Helper()
+	res, err := http.Get("http://" + s.app.AdminAddr() + "/metrics")
+	must(t, err)
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	must(t, err)
+	lines := regexp.MustCompile(`(?m)^`+name+`(\{.*\})? (\S+)$`).FindAllSubmatch(page, -1)
+	if lines == nil {
+		t.Fatalf("no metric %s", name)
+	}
+	for _, line := range lines {
+		n, err := strconv.ParseFloat(string(line[2]), 64)
+		must(t, err)
+		if bytes.Contains(line[1], []byte(labels)) {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// settled waits until the spool is empty and every event has its outcome, and verifies all that is stored.
+func (s *site) settled(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if n := s.metric(t, "postern_spool_deliveries", ""); n > 0 {
+			return fmt.Errorf("%v deliveries are in the spool still", n)
+		}
+		var open int
+		if err := s.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 AND o.status <> 'failed')`).Scan(&open); err != nil || open > 0 {
+			return fmt.Errorf("%d events have no outcome, %v", open, err)
+		}
+		return nil
+	})
+	if n := s.metric(t, "postern_spool_set_apart_total", "") + s.metric(t, "postern_spool_damaged_files", ""); n > 0 {
+		t.Errorf("%v files of the spool were set apart", n)
+	}
+	operator := s.db.Role(t, "operator")
+	known, err := events.RegisterSources(t.Context(), operator, nil)
+	must(t, err)
+	report, err := verify.Verify(t.Context(), verify.Options{Pool: operator, Known: known, Sources: admin.Configured(s.cfg.Endpoints(), known), Signatures: true, Most: 5})
+	must(t, err)
+	for _, f := range report.Findings {
+		t.Errorf("%s: %d, %+v", f.Kind, f.Count, f.Items)
+	}
 }

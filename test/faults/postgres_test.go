@@ -35,9 +35,7 @@ func during(every time.Duration, do func()) (end func()) {
 func (s *site) database(t *testing.T, statement string) {
 	t.Helper()
 	var name string
-	if err := s.db.Pool.QueryRow(t.Context(), `SELECT current_database()`).Scan(&name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.db.Pool.QueryRow(t.Context(), `SELECT current_database()`).Scan(&name))
 	s.db.Exec(t, fmt.Sprintf(statement, name))
 }
 
@@ -106,9 +104,7 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `LOCK TABLE event_keys IN ACCESS EXCLUSIVE MODE`)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return func() { _ = tx.Rollback(context.Background()) } // which is what unlocks
 	},
 	"right taken": func(t *testing.T, s *site) func() {

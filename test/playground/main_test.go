@@ -65,12 +65,8 @@ func (u *user) start(t *testing.T) (interrupt func() error) {
 	cmd := u.command(t, "playground")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its PostgreSQL
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	end := sync.OnceValue(func() error {
 		_ = cmd.Cancel() // it may have ended
 		return cmd.Wait()
@@ -108,9 +104,7 @@ type step struct {
 func steps(t *testing.T) (all []step) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/reconciliation.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(page), "## Try it without an account\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
@@ -141,9 +135,7 @@ func (u *user) drift(t *testing.T, run string) (ids map[string][]string, repaire
 		}
 	}
 	out := u.run(t, "postern", "--dir", dir, "drift", "report", run, "-o", "json")
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &report))
 	ids, repaired = map[string][]string{}, true
 	for _, d := range report.Differences {
 		ids[d.Kind] = append(ids[d.Kind], d.ID)
@@ -159,9 +151,7 @@ func TestPlayground_commandsOfThePage_reportExactlyWhatWasDone(t *testing.T) {
 	u := newUser(t)
 	interrupt := u.start(t)
 	instance, err := config.ReadInstance(filepath.Join(u.folder, dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.awaitMirrored(t, "customer", startObjects)
 	u.awaitMirrored(t, "product", startObjects)
 	id := regexp.MustCompile(`(?m)^  (\S+)$`)
@@ -220,9 +210,7 @@ func (u *user) checkFaults(t *testing.T, instance *config.Instance) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get(instance.AdminURL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	metrics, err := io.ReadAll(response.Body)
 	want := `postern_api_calls_total{source="stripe",verdict="throttled"} 2`
@@ -234,9 +222,7 @@ func (u *user) checkFaults(t *testing.T, instance *config.Instance) {
 		Ended   time.Time `json:"ended_at"`
 	}
 	out := u.run(t, "postern", "--dir", dir, "runs", "show", "4", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &run); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &run))
 	if took := run.Ended.Sub(run.Started); took < 3*time.Second {
 		t.Errorf("the run over a list with a delay of 3 s took %s", took)
 	}
@@ -247,13 +233,9 @@ func (u *user) checkFaults(t *testing.T, instance *config.Instance) {
 func (u *user) checkEnd(t *testing.T, interrupt func() error) {
 	t.Helper()
 	cluster, _, err := postgres.ClusterDir(filepath.Join(u.folder, dir, "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lock, err := os.ReadFile(filepath.Join(cluster, "data", "postmaster.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pid := 0
 	if _, err := fmt.Sscan(string(lock), &pid); err != nil || syscall.Kill(pid, 0) != nil {
 		t.Fatalf("PostgreSQL does not run as process %d (%v)", pid, err)
@@ -269,5 +251,13 @@ func (u *user) checkEnd(t *testing.T, interrupt func() error) {
 	}
 	if _, err := os.Stat(cluster); err == nil {
 		t.Errorf("%s is there after the end", cluster)
+	}
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

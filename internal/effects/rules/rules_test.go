@@ -2,10 +2,13 @@ package rules_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/timetable"
 )
 
 var change = rules.Scope{Change: true, Steps: map[string][]string{"customer": {"id"}}}
@@ -54,9 +57,7 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	created, err := rules.Compile(`old == nil`, change, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := created.Holds(facts(t, ``, `{}`)); err != nil || !got {
 		t.Errorf("of what was not there: %t, %v", got, err)
 	}
@@ -126,16 +127,12 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 	null, err := rules.CompileText("x{{ new.none }}", change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := null.Render(f); err == nil {
 		t.Errorf("null renders as %q", got)
 	}
 	at, err := rules.CompileText(`https://h/customers/{{ steps.customer.id }}?q={{ steps.customer.id }}`, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := at.RenderURL(f); err != nil || got != "https://h/customers/c%201%2F2?q=c+1%2F2" {
 		t.Errorf("address %q, %v", got, err)
 	}
@@ -170,13 +167,9 @@ func TestTrees(t *testing.T) {
 	t.Parallel()
 	f := facts(t, ``, `{"id":"in_1","total":12.5,"name":"\"}, {\"evil\": 1","none":null}`)
 	tree, err := rules.CompileTree(map[string]any{"to": "{{ new.name }}", "lines": []any{map[string]any{"amount": "{{ new.total }}", "fixed": 3, "n": "{{ new.none }}", "t": "a {{ new.id }}"}}}, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := tree.Render(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := json.Marshal(got)
 	if err != nil || string(b) != `{"lines":[{"amount":12.5,"fixed":3,"n":null,"t":"a in_1"}],"to":"\"}, {\"evil\": 1"}` {
 		t.Errorf("%s, %v", b, err)
@@ -193,9 +186,7 @@ func TestNullOfSteps(t *testing.T) {
 	f.Steps["customer"]["id"] = nil
 	for of, want := range map[string]string{`{{ new.none }}`: `{"a":null}`, `{{ steps.customer.id ?? "-" }}`: `{"a":"-"}`, `{{ steps.customer.id == nil }}`: `{"a":true}`, `{{ steps.customer.id }}`: "", `{{ steps["customer"].id }}`: "", `{{ true ? steps.customer.id : 1 }}`: ""} {
 		tree, err := rules.CompileTree(map[string]any{"a": of}, change)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r := rules.Request{Path: text(t, "/"), JSON: tree}
 		got, err := r.Render(f, "k")
 		if want == "" && (err == nil || !strings.Contains(err.Error(), "json: a: ") || !strings.Contains(err.Error(), "is null")) || want != "" && (err != nil || got.Body != want) {
@@ -211,9 +202,7 @@ func FuzzNumbers(f *testing.F) {
 	}
 	scope := rules.Scope{}
 	c, err := rules.CompileText("{{ new.n }}", scope)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Fuzz(func(t *testing.T, text string) {
 		state, err := rules.Decode([]byte(`{"n":` + text + `}`))
 		if _, ok := state["n"]; err != nil || !ok || len(state) != 1 || strings.ContainsAny(text, "\"[{tfn \n\t\r,:") {
@@ -228,4 +217,59 @@ func FuzzNumbers(f *testing.F) {
 			t.Errorf("%s is printed as %s, %v", text, got, err)
 		}
 	})
+}
+
+// The schedule that docs/configuration.md writes out.
+func TestTheScheduleOfRetries(t *testing.T) {
+	t.Parallel()
+	retry := rules.Retry{First: 2 * time.Second, Factor: 2, Longest: 10 * time.Minute, Attempts: 20}
+	var waits []int
+	total := 0
+	for attempt := 1; attempt < retry.Attempts; attempt++ {
+		seconds := int(retry.Wait(attempt, 0.5).Round(time.Millisecond).Seconds())
+		waits, total = append(waits, seconds), total+seconds
+	}
+	if want := append([]int{2, 4, 8, 16, 32, 64, 128, 256, 512}, slices.Repeat([]int{600}, 10)...); !slices.Equal(waits, want) || total/60 != 117 {
+		t.Errorf("waits of %v, %d s in all, want %v", waits, total, want)
+	}
+	if least, most := retry.Wait(3, 0), retry.Wait(3, 1); least < 6*time.Second || most > 10*time.Second || least == most {
+		t.Errorf("the third is between %s and %s, want 8 s, a fifth more or less", least, most)
+	}
+}
+
+// Windows depend on the schedule alone: whenever and however often is looked, they follow each other without a gap, also where clocks are changed.
+func TestWindowsFollowEachOther(t *testing.T) {
+	t.Parallel()
+	for _, cron := range []string{"0 * * * *", "30 2 * * *", "*/20 1-3 * * *", "0 9 * * 1", "0 0 29 2 *"} {
+		for _, zone := range []string{"UTC", "Europe/Berlin", "America/New_York"} {
+			times, err := timetable.Parse(cron, zone)
+			must(t, err)
+			s := &rules.Schedule{Times: times, CatchUp: 10_000}
+			begun := time.Date(2026, 3, 26, 11, 11, 0, 0, time.UTC)
+			until, steps := begun.AddDate(0, 0, 7), []time.Duration{7 * time.Minute, 26 * time.Hour, 7 * 24 * time.Hour}
+			if cron == "0 0 29 2 *" {
+				until, steps = begun.AddDate(9, 0, 0), []time.Duration{300 * 24 * time.Hour}
+			}
+			for _, step := range steps {
+				last, n := time.Time{}, 0
+				decided := begun
+				for now := begun; !now.After(until); now = now.Add(step) {
+					for {
+						end, passed := s.Due(decided, now)
+						if end.IsZero() {
+							break
+						}
+						start := s.Start(end)
+						if !passed.IsZero() || end.After(now) || !start.Before(end) || !last.IsZero() && !start.Equal(last) {
+							t.Fatalf("%s in %s, at %s: from %s to %s, the one before ended %s, passed over %s", cron, zone, now, start, end, last, passed)
+						}
+						decided, last, n = end, end, n+1
+					}
+				}
+				if n == 0 {
+					t.Errorf("%s in %s has no window", cron, zone)
+				}
+			}
+		}
+	}
 }

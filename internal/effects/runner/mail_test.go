@@ -17,6 +17,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/runner"
 	"github.com/postern-gateway/postern/internal/mail"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
@@ -53,9 +54,7 @@ effects:
       - {name: mail, to: post, person_resolves: true, retry: {first: 10ms, longest: 50ms}, mail: {to: "{{ new.name ?? \"\" }} <{{ new.to ?? \"jo@example.com\" }}>", cc: ["{{ new.cc ?? \"\" }}"], subject: "Rechnung {{ object.id }} für {{ new.name ?? \"\" }}", text: "Grüße.\n.\nNr. {{ object.id }}", html: "<p>{{ new.name ?? \"\" }}</p>"}%s}
 `, b.sink.URL, mails.Port, sender, more)
 	cfg, err := config.Parse([]byte(text), func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.rules, b.reach = effects.NewRules(cfg.Rules()), cfg.Reaches()
 }
 
@@ -92,7 +91,7 @@ func TestMailIsSentOnce(t *testing.T) {
 	b.about(t, 1, `{"name": "Jörg \"Jo\" Ångström, Dr.", "cc": "boss@bücher.example"}`)
 	calm := quick
 	calm.LapseEvery = time.Hour // while the clock is turned nobody is to take the effect for one whose process ended
-	b.runWith(t, "a", b.pool, calm)
+	b.launch(t, runner.Options{Settings: calm})
 	if got := b.settled(t); got["done"] != 1 {
 		t.Fatal(got, b.show(t).Reason)
 	}
@@ -113,9 +112,7 @@ func TestMailIsSentOnce(t *testing.T) {
 		t.Errorf("sent %q, stored %q", heard, body)
 	}
 	m, err := netmail.ReadMessage(strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id, year, _ := strings.Cut(more, "|")
 	if date, err := m.Header.Date(); err != nil || date.Format("2006") != year || m.Header.Get("Message-Id") != "<"+id+">" || !strings.HasSuffix(id, "@shop.example") {
 		t.Errorf("%v, %v, %s", m.Header, err, more)
@@ -151,9 +148,7 @@ func TestMailInDoubtIsNotRepeated(t *testing.T) {
 				t.Errorf("%+v, %s", s, v.Next)
 			}
 			refused(t, b.retry(t), "resolve 1 --step mail")
-			if err := b.resolve(t, effects.Word{Step: "mail", Done: fault != sink.MailLoses}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.resolve(t, effects.Word{Step: "mail", Done: fault != sink.MailLoses}))
 			if got := b.settled(t); got["done"] != 1 || len(mails.Taken()) != 1 {
 				t.Errorf("%v, %d mails", got, len(mails.Taken()))
 			}
@@ -171,9 +166,7 @@ func TestWhatFollowsAMail(t *testing.T) {
 	if got := b.settled(t); got["review"] != 1 {
 		t.Fatal(got)
 	}
-	if err := b.resolve(t, effects.Word{Step: "mail", Done: true}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.resolve(t, effects.Word{Step: "mail", Done: true}))
 	b.about(t, 2, `{}`)
 	if got := b.settled(t); got["done"] != 2 {
 		t.Fatal(got)
@@ -186,50 +179,6 @@ func TestWhatFollowsAMail(t *testing.T) {
 		if !noted {
 			t.Errorf("nobody noted %s", m.Message)
 		}
-	}
-}
-
-// A runner that ends in the middle of mails leaves doubts, and no mail is sent twice.
-func TestMailOfADyingRunner(t *testing.T) {
-	t.Parallel()
-	b, mails := post(t, "")
-	var mu sync.Mutex
-	n, faults := 0, []sink.MailFault{sink.MailLater, sink.MailTakesDrops, sink.MailRefuses, sink.MailDrops, sink.MailLoses, sink.MailFull}
-	mails.Fails(func() sink.MailFault {
-		mu.Lock()
-		defer mu.Unlock()
-		if n++; n > 60 || n%2 == 0 {
-			return sink.MailFine
-		}
-		return faults[n/2%len(faults)]
-	})
-	for id := range 30 {
-		b.about(t, id, `{}`)
-	}
-	stop := b.run(t, "a", b.pool)
-	testkit.Eventually(t, patience, func() error {
-		if n := len(mails.Taken()); n < 3 {
-			return fmt.Errorf("%d were taken", n)
-		}
-		return nil
-	})
-	stop()
-	b.run(t, "b", b.pool)
-	got := b.settled(t)
-	if got["done"] == 0 || got["review"] == 0 || got["done"]+got["review"] != 30 {
-		t.Fatal(got)
-	}
-	seen := map[string]int{}
-	for _, m := range mails.Taken() {
-		seen[m.Message]++
-	}
-	for message, n := range seen {
-		if n != 1 {
-			t.Errorf("%d times: %s", n, message)
-		}
-	}
-	if len(seen) < got["done"] {
-		t.Errorf("%d are done and %d were taken", got["done"], len(seen))
 	}
 }
 
@@ -271,37 +220,6 @@ func TestMailThatIsRefused(t *testing.T) {
 	}
 }
 
-// Another side that knows what was sent is asked, by the Message-ID, and clears up the doubt: what it has is not sent again, and what it has not, is.
-func TestMailIsAskedFor(t *testing.T) {
-	t.Parallel()
-	b, mails := post(t, `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200, settles: 300ms}`)
-	var lost atomic.Bool
-	asked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, m := range mails.Taken() {
-			if strings.Contains(m.Message, "<"+r.URL.Query().Get("id")+">") {
-				return
-			}
-		}
-		lost.Store(true)
-		http.NotFound(w, r)
-	}))
-	t.Cleanup(asked.Close)
-	for i := range b.reach {
-		if b.reach[i].Mail == nil {
-			b.reach[i].URL = asked.URL
-		}
-	}
-	mails.Fails(turns(sink.MailLoses, sink.MailTakesHangs))
-	b.about(t, 1, `{}`)
-	b.run(t, "a", b.pool)
-	if got := b.settled(t); got["done"] != 1 || !lost.Load() {
-		t.Fatal(got, b.show(t).Reason)
-	}
-	if taken := mails.Taken(); len(taken) != 1 || mails.Tries() != 2 {
-		t.Fatalf("%d mails of %d tries", len(taken), mails.Tries())
-	}
-}
-
 // A mail server is reached where the destination allows it, and without TLS only there.
 func TestMailIsGuarded(t *testing.T) {
 	t.Parallel()
@@ -327,5 +245,159 @@ func TestMailIsGuarded(t *testing.T) {
 				t.Errorf("%v, %s, %d tries", got, b.show(t).Reason, mails.Tries())
 			}
 		})
+	}
+}
+
+const (
+	movedFrom   = "Shop <shop@new.example>"
+	askedByMail = `, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200, settles: 300ms}}
+      - {name: note, to: sink, path: "/notes", json: {mail: "{{ steps.mail.message_id }}"}`
+)
+
+// knows is an API that knows the mails that were taken by their Message-ID, once it is up.
+func (b *bundle) knows(t *testing.T, mails *sink.Mails) (url string, up *atomic.Bool) {
+	t.Helper()
+	up = new(atomic.Bool)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/messages" {
+			return
+		}
+		if !up.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		for _, m := range mails.Taken() {
+			if strings.Contains(m.Message, "<"+r.URL.Query().Get("id")+">") {
+				return
+			}
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, up
+}
+
+// asks makes an API the destination that is asked.
+func (b *bundle) asks(url string) {
+	for i := range b.reach {
+		if b.reach[i].Mail == nil {
+			b.reach[i].URL = url
+		}
+	}
+}
+
+// A mail that was begun has the Message-ID with which it was begun, also where the destination has another from by now: by that one it is asked for, and by that one later steps know it.
+func TestAMailKeepsItsMessageID(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fault sink.MailFault
+		state string
+	}{"in doubt": {sink.MailTakesDrops, "unknown"}, "not taken": {sink.MailFull, "failed"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, mails := post(t, askedByMail)
+			url, up := b.knows(t, mails)
+			b.asks(url)
+			var mended atomic.Bool
+			mails.Fails(func() sink.MailFault {
+				if mended.Load() {
+					return sink.MailFine
+				}
+				return tc.fault
+			})
+			b.about(t, 1, `{}`)
+			stop := b.run(t, "a", b.pool)
+			b.becomes(t, `SELECT state FROM effect_steps WHERE ended_at IS NOT NULL`, tc.state)
+			stop()
+			b.mailFrom(t, mails, movedFrom, askedByMail)
+			b.asks(url)
+			mended.Store(true)
+			up.Store(true)
+			b.db.Exec(t, `UPDATE effects SET state = 'failed', due = clock_now(), attempts = 1, taken_until = NULL`)
+			b.run(t, "b", b.pool)
+			if got := b.settled(t); got["done"] != 1 || len(mails.Taken()) != 1 {
+				t.Fatal(got, b.show(t).Reason, mails.Taken())
+			}
+			id := b.db.Rows(t, `SELECT captured->>'message_id' FROM effect_steps WHERE step = 'mail'`)[0]
+			noted := b.db.Rows(t, `SELECT request->>'body' FROM effect_steps WHERE step = 'note'`)[0]
+			if !strings.HasSuffix(id, "@shop.example") || !strings.Contains(mails.Taken()[0].Message, "<"+id+">") || !strings.Contains(noted, id) {
+				t.Errorf("%s is captured, %s told; sent %s", id, noted, mails.Taken()[0].Message)
+			}
+		})
+	}
+}
+
+// inDoubt are mails of which so many, the first, may have been sent, as after a spell of a server that ended connections, and which another destination is asked for.
+func inDoubt(t *testing.T, doubted, all int, answer http.HandlerFunc) (*bundle, *sink.Mails) {
+	t.Helper()
+	b, mails := post(t, `, timeout: 10m, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", done: answer.status == 200}`)
+	api := httptest.NewServer(answer)
+	t.Cleanup(api.Close)
+	b.asks(api.URL)
+	for i := range b.reach {
+		b.reach[i].Concurrency = 1
+	}
+	for id := 1; id <= all; id++ {
+		b.about(t, id, `{}`)
+	}
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, attempts, reserved_at, ended_at, known_since)
+		SELECT effect, 'mail', 0, 'unknown', 'post', '', 'check', 1, clock_now() - interval '1 h', clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, doubted)
+	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 1, due = due - interval '1 s' WHERE effect <= $1`, doubted)
+	return b, mails
+}
+
+// sends waits until so many mails were sent.
+func sends(t *testing.T, mails *sink.Mails, want int) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if n := len(mails.Taken()); n != want {
+			return fmt.Errorf("%d of %d were sent", n, want)
+		}
+		return nil
+	})
+}
+
+// A destination that is asked and does not answer holds up nobody whose mail server does.
+func TestWhoIsAskedHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	b, mails := inDoubt(t, 3, 5, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	b.run(t, "a", b.pool)
+	sends(t, mails, 2)
+	if got := b.db.Rows(t, `SELECT DISTINCT destination FROM effects WHERE effect <= 3`); len(got) != 1 || got[0] != "sink" {
+		t.Error(got)
+	}
+}
+
+// A destination that is asked and wants to be left alone is, by all that would ask; what it says was not done is sent.
+func TestWhoIsAskedIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	b, mails := inDoubt(t, 3, 5, func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) > 1 {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+	})
+	b.run(t, "a", b.pool)
+	sends(t, mails, 3)
+	b.becomes(t, `SELECT count(*) FROM effects WHERE destination = 'sink' AND reason LIKE 'status 429%' AND due > clock_now() + interval '30 min'`, "1")
+	b.about(t, 6, `{}`)
+	sends(t, mails, 4)
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// What is in doubt waits for the one that is asked, from the moment that it is.
+func TestADoubtGoesToWhoIsAsked(t *testing.T) {
+	t.Parallel()
+	b, mails := inDoubt(t, 0, 1, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	mails.Fails(func() sink.MailFault { return sink.MailTakesDrops })
+	b.run(t, "a", b.pool)
+	b.becomes(t, `SELECT concat_ws(' ', e.destination, s.state, s.destination) FROM effects e JOIN effect_steps s USING (effect) WHERE e.state = 'failed'`, "sink unknown post")
+	if v := b.show(t); !strings.Contains(v.Reason, "its Message-ID is") {
+		t.Error(v.Reason)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
@@ -43,9 +44,7 @@ func (b *bundle) person(t *testing.T, do func(context.Context, pgx.Tx) ([]effect
 func (b *bundle) show(t *testing.T) effects.View {
 	t.Helper()
 	all, err := effects.Show(t.Context(), b.db.Role(t, "operator"), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all[0]
 }
 
@@ -163,9 +162,7 @@ func TestPeopleRetry(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	key := b.db.Rows(t, `SELECT request->'headers'->>'Idempotency-Key' FROM effect_steps`)[0]
-	if err := b.retry(t); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.retry(t))
 	refused(t, b.retry(t), "it is planned")
 	mended := setup(t, strings.Replace(twoSteps, `{ref: "{{ object.id }}"}`, `{ref: "{{ object.id }}", mended: true}`, 1))
 	b.rules, b.reach[0].URL = mended.rules, was
@@ -203,18 +200,14 @@ func TestPeopleResolveAndCompensate(t *testing.T) {
 	refused(t, b.resolve(t, effects.Word{Step: "mail", Done: true, Captured: json.RawMessage(`["id"]`)}), "no JSON object")
 	refused(t, b.resolve(t, effects.Word{Step: "mail", Done: true}), "step mail was to capture id")
 	refused(t, b.resolve(t, effects.Word{Step: "mail", Captured: json.RawMessage(`{"id": 1}`)}), "captured nothing")
-	if err := b.resolve(t, effects.Word{Step: "mail", Done: true, Captured: json.RawMessage(`{"id": 820982911946154508}`)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.resolve(t, effects.Word{Step: "mail", Done: true, Captured: json.RawMessage(`{"id": 820982911946154508}`)}))
 	if got := b.settled(t); got["done"] != 1 {
 		t.Fatal(got)
 	}
 	if next := b.show(t).Next; next != "nothing: all its steps are done; postern effects compensate 1 would undo customer, mail" {
 		t.Error(next)
 	}
-	if err := b.compensate(t, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.compensate(t, false))
 	if got := b.settled(t); got["done"] != 1 {
 		t.Fatal(got)
 	}
@@ -229,52 +222,6 @@ func TestPeopleResolveAndCompensate(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"/customers", "/mail", "/unmail/820982911946154508", "/undo/customers_1"}, paths); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// A person says of a step in doubt that it was not done: it is done then.
-func TestPeopleResolveAsNotDone(t *testing.T) {
-	t.Parallel()
-	b := attended(t, onceLast)
-	b.sink.Honours = false
-	b.faulty("/mail", sink.Drops)
-	b.plan(t, 1, 1)
-	b.run(t, "a", b.pool)
-	if got := b.settled(t); got["review"] != 1 {
-		t.Fatal(got)
-	}
-	if err := b.resolve(t, effects.Word{Step: "mail"}); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.settled(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
-	if did := b.sink.Did(); len(did) != 2 {
-		t.Error(did)
-	}
-}
-
-// A step that is done and whose answer lacked what later ones need goes on with what a person gives.
-func TestPeopleGiveWhatAnAnswerLacked(t *testing.T) {
-	t.Parallel()
-	b := attended(t, strings.Replace(twoSteps, "capture: {id: id}", "capture: {id: data.id}", 1))
-	b.plan(t, 1, 1)
-	b.run(t, "a", b.pool)
-	if got := b.settled(t); got["review"] != 1 {
-		t.Fatal(got)
-	}
-	if next := b.show(t).Next; !strings.Contains(next, "step customer is done and its answer lacked something; postern effects resolve 1 --step customer --done --captured '{\"id\": \"VALUE\"}' gives it") {
-		t.Error(next)
-	}
-	if err := b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"id": "c_7"}`)}); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.settled(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
-	calls := b.sink.Calls()
-	if len(calls) != 2 || calls[1].JSON(t)["customer"] != "c_7" {
-		t.Errorf("%+v", calls)
 	}
 }
 
@@ -295,19 +242,20 @@ func TestPeopleAddWhatAStepHasCaptured(t *testing.T) {
 	b.plan(t, 1, 1)
 	stop := b.run(t, "a", b.pool)
 	b.settled(t)
-	refused(t, b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"name": "Ada"}`)}), "effect 1: step customer was to capture id")
-	if err := b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"id": "c_6"}`)}); err != nil {
-		t.Fatal(err)
+	const lacks = "step customer is done and its answer lacked something; postern effects resolve 1 " +
+		"--step customer --done --captured '{\"id\": \"VALUE\"}' gives it"
+	if next := b.show(t).Next; !strings.Contains(next, lacks) {
+		t.Error(next)
 	}
+	refused(t, b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"name": "Ada"}`)}), "effect 1: step customer was to capture id")
+	must(t, b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"id": "c_6"}`)}))
 	if got := b.settled(t); got["review"] != 1 || len(b.show(t).Steps) != 2 {
 		t.Fatal(got)
 	}
 	stop()
 	refused(t, b.resolve(t, effects.Word{Step: "customer", Done: true}), "step customer is done, so nothing is in doubt")
 	refused(t, b.resolve(t, effects.Word{Step: "customer"}), "step customer is done, so nothing is in doubt")
-	if err := b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"id": "c_7"}`)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.resolve(t, effects.Word{Step: "customer", Done: true, Captured: json.RawMessage(`{"id": "c_7"}`)}))
 	b.reach[0].URL = was
 	b.run(t, "b", b.pool)
 	if got := b.settled(t); got["done"] != 1 {
@@ -329,9 +277,7 @@ func TestPeopleCompensateWhatCanBe(t *testing.T) {
 		t.Fatal(got)
 	}
 	refused(t, b.compensate(t, false), "no compensate for mail")
-	if err := b.compensate(t, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.compensate(t, true))
 	b.settled(t)
 	if v := b.show(t); v.Next != "nothing: what was done was undone; done and not undone: mail" {
 		t.Error(v.Next)
@@ -343,18 +289,6 @@ func TestPeopleCompensateWhatCanBe(t *testing.T) {
 	}
 	if n := fmt.Sprint(b.sink.Did()["/undo/customers_1 "]); n != "1" {
 		t.Errorf("undone %s times: %v", n, b.sink.Did())
-	}
-}
-
-// Where a rule could not say what is to follow, nothing is done under the key that stands for that.
-func TestPeopleCannotRetryWhatARuleCouldNotSay(t *testing.T) {
-	t.Parallel()
-	b := attended(t, twoSteps)
-	b.plan(t, 7, 1)
-	b.db.Exec(t, `UPDATE effects SET state = 'review', due = NULL, key = 'follow:trouble:7', reason = 'when: no such field'`)
-	refused(t, b.retry(t), "what should have followed of event 7 by hand")
-	if err := b.reject(t, 1); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -379,42 +313,101 @@ func TestPeopleCannotSendWhatWasRedacted(t *testing.T) {
 	}
 }
 
-// The ledger is listed by what it is about, the newest first, page by page.
-func TestLedgerIsListed(t *testing.T) {
+// An effect that waits half-way, as its rule is gone, can be rejected and what was done of it undone: what is safe to do next says how.
+func TestPeopleUndoWhatWasRejectedHalfway(t *testing.T) {
+	t.Parallel()
+	b := attended(t, onceLast)
+	b.plan(t, 1, 1)
+	b.db.Exec(t, `UPDATE effects SET due = clock_now() + interval '1 day', reason = 'its rule is not configured; it waits for it'`)
+	refused(t, b.compensate(t, false), "it is planned, so nothing can be undone")
+	b.db.Exec(t, `UPDATE effects SET state = 'rejected', due = NULL`)
+	refused(t, b.compensate(t, false), "no step of it was done, so there is nothing to undo")
+	if next := b.show(t).Next; next != "a person rejected it" {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = clock_now() + interval '1 day'`)
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, request, fingerprint, doubt, undoable, attempts, reserved_at, ended_at, captured)
+		VALUES (1, 'customer', 0, 'done', 'sink', '{"method": "POST", "path": "/customers", "headers": {}}', '', 'key', true, 1, clock_now(), clock_now(), '{"id": "c_1"}')`)
+	const undo = "done and not undone: customer; after that, with its rule there, postern effects compensate 1 would undo customer"
+	if next := b.show(t).Next; !strings.Contains(next, "postern effects reject 1 ends it; "+undo) {
+		t.Error(next)
+	}
+	must(t, b.reject(t, 1))
+	if next := b.show(t).Next; next != "a person rejected it; done and not undone: customer; postern effects compensate 1 would undo customer" {
+		t.Error(next)
+	}
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, place, state, destination, fingerprint, doubt, undoable, attempts, reserved_at, ended_at) VALUES (1, 'label', 1, 'done', 'sink', '', 'key', false, 1, clock_now(), clock_now())`)
+	refused(t, b.compensate(t, false), "no compensate for label when that was done: --partial undoes the others")
+	if next := b.show(t).Next; next != "a person rejected it; done and not undone: customer, label; postern effects compensate 1 --partial would undo customer" {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effects SET state = 'done'`)
+	if next := b.show(t).Next; next != "nothing: all its steps are done; postern effects compensate 1 --partial would undo customer" {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effects SET state = 'rejected'`)
+	b.db.Exec(t, `DELETE FROM effect_steps WHERE step = 'label'`)
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'unknown'`)
+	refused(t, b.compensate(t, false), "nobody knows whether step customer was done, and it was rejected: look there")
+	if next := b.show(t).Next; strings.Contains(next, "compensate") || !strings.Contains(next, "nobody knows whether these were done: step customer") {
+		t.Error(next)
+	}
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'done'`)
+	must(t, b.compensate(t, false))
+	b.run(t, "a", b.pool)
+	if got := b.settled(t); got["done"] != 1 {
+		t.Fatal(got)
+	}
+	if calls := b.sink.Calls(); len(calls) != 1 || calls[0].Path != "/undo/c_1" {
+		t.Errorf("%+v", calls)
+	}
+	if next := b.show(t).Next; next != "nothing: what was done was undone" {
+		t.Error(next)
+	}
+}
+
+// What nobody approves in time expires, and nothing of it is done; what waits for less, or is approved, does not.
+func TestNobodyApprovedInTime(t *testing.T) {
 	t.Parallel()
 	b := attended(t, twoSteps)
-	b.plan(t, 1, 5)
-	b.db.Exec(t, `UPDATE effects SET state = 'waiting', due = NULL WHERE effect = 4`)
-	pool, account := b.db.Role(t, "operator"), ""
-	for name, c := range map[string]struct {
-		f    effects.Filter
-		want string
-	}{
-		"all":     {effects.Filter{}, "5 4 3 2 1"},
-		"state":   {effects.Filter{State: "waiting"}, "4"},
-		"rule":    {effects.Filter{Rule: "other"}, ""},
-		"object":  {effects.Filter{Source: 1, Account: &account, Type: "invoice", ID: "3"}, "3"},
-		"key":     {effects.Filter{Key: "follow:2"}, "2"},
-		"event":   {effects.Filter{Event: 5, Rule: "follow"}, "5"},
-		"since":   {effects.Filter{Since: time.Now().Add(time.Hour)}, ""},
-		"until":   {effects.Filter{Until: time.Now().Add(time.Hour)}, "5 4 3 2 1"},
-		"another": {effects.Filter{Source: 2}, ""},
-	} {
-		var got []string
-		for cursor := ""; ; {
-			page, err := effects.List(t.Context(), pool, c.f, cursor, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range page.Items {
-				got = append(got, fmt.Sprint(e.Effect))
-			}
-			if cursor = page.Next; cursor == "" {
-				break
-			}
-		}
-		if text := strings.Join(got, " "); text != c.want {
-			t.Errorf("%s: %q, want %q", name, text, c.want)
-		}
+	b.rules.Named("follow").ApprovalExpires = 72 * time.Hour
+	b.plan(t, 1, 4)
+	b.db.Exec(t, `UPDATE effects SET planned_at = planned_at - CASE effect WHEN 1 THEN interval '73 h' WHEN 2 THEN interval '71 h' ELSE interval '80 h' END`)
+	b.db.Exec(t, `UPDATE effects SET rule = 'another' WHERE effect = 4`)
+	b.db.Exec(t, `UPDATE effects SET state = 'waiting', due = NULL WHERE effect <> 3`)
+	b.run(t, "a", b.pool)
+	b.becomes(t, `SELECT string_agg(concat_ws(' ', effect, state), ', ' ORDER BY effect) FROM effects WHERE state <> 'running'`, "1 expired, 2 waiting, 3 done, 4 waiting")
+	if v := b.show(t); !strings.HasPrefix(v.Reason, "nobody approved it until 2") || !strings.Contains(v.Next, "nothing of it was begun") {
+		t.Errorf("%s; %s", v.Reason, v.Next)
+	}
+	refused(t, b.approve(t, 1), "effect 1: it is expired")
+	must(t, b.approve(t, 2))
+	b.settled(t)
+	if n := len(b.sink.Calls()); n != 4 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+// What could be approved until a time is begun by nobody after it, also while no processor is there to end it, and whatever its rule says by then.
+func TestNobodyApprovesTooLate(t *testing.T) {
+	t.Parallel()
+	b := attended(t, twoSteps)
+	r := b.rules.Named("follow")
+	r.Approval, r.ApprovalExpires = rules.ApproveRequired, time.Hour
+	b.plan(t, 1, 2)
+	if diff := cmp.Diff([]string{"waiting 01:00:00", "waiting 01:00:00"}, b.db.Rows(t, `SELECT state || ' ' || (expires_at - planned_at) FROM effects`)); diff != "" {
+		t.Fatal(diff)
+	}
+	b.db.Exec(t, `UPDATE effects SET expires_at = clock_now() - interval '1 s' WHERE effect = 1`)
+	refused(t, b.approve(t, 1), "effect 1: it could be approved until 2")
+	if v := b.show(t); v.State != "waiting" || !strings.Contains(v.Next, "nothing of it was begun, and nothing will be") {
+		t.Errorf("%s; %s", v.State, v.Next)
+	}
+	must(t, b.approve(t, 2))
+	r.ApprovalExpires = 0
+	b.run(t, "a", b.pool)
+	b.becomes(t, `SELECT string_agg(concat_ws(' ', effect, state), ', ' ORDER BY effect) FROM effects WHERE state <> 'running'`, "1 expired, 2 done")
+	if n := len(b.sink.Calls()); n != 2 {
+		t.Errorf("%d calls", n)
 	}
 }

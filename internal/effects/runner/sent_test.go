@@ -2,15 +2,20 @@ package runner
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -122,5 +127,121 @@ func TestSend_endsWithoutConnection_wasNotSent(t *testing.T) {
 			t.Errorf("%.10s: error %v, not sent %t", path, a.err, a.unsent)
 		}
 		cancel()
+	}
+}
+
+// names answers what addresses names have, in their order.
+func names(t *testing.T, all map[string][][4]byte) *net.Resolver {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { server.Close(); <-done })
+	go func() {
+		defer close(done)
+		question := make([]byte, 1500)
+		for {
+			n, from, err := server.ReadFrom(question)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(question[:n]) != nil {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+				for _, a := range all[q.Name.String()] {
+					m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a}})
+				}
+			}
+			if answer, err := m.Pack(); err == nil {
+				_, _ = server.WriteTo(answer, from)
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
+}
+
+// Of a name with several addresses each one that may be called is; that another may not is the reason where none may, and not where one does not answer.
+func TestANameWithSeveralAddresses(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, away, closed, other := [4]byte{127, 0, 0, 1}, [4]byte{127, 0, 0, 3}, [4]byte{127, 0, 0, 2}, [4]byte{127, 0, 0, 4}
+	resolver := names(t, map[string][][4]byte{"up.example.": {closed, open}, "down.example.": {closed, away}, "gone.example.": {away, closed}, "closed.example.": {closed, other}})
+	dial := dialing(net.Dialer{Resolver: resolver}, guarded([]netip.Prefix{netip.PrefixFrom(netip.AddrFrom4(open), 32), netip.PrefixFrom(netip.AddrFrom4(away), 32)}))
+	for name, want := range map[string]struct{ connects, guarded bool }{"up.example": {true, false}, "down.example": {false, false}, "gone.example": {false, false}, "closed.example": {false, true}} {
+		conn, err := dial(t.Context(), "tcp", net.JoinHostPort(name, port))
+		if err == nil {
+			conn.Close()
+		}
+		if (err == nil) != want.connects || errors.Is(err, errGuarded) != want.guarded {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Addresses of this machine, of private networks and of what tells machines of themselves are refused in each form in which they can be written, and allowed where the destination names them.
+func TestWhichAddressesMayBeCalled(t *testing.T) {
+	t.Parallel()
+	for address, may := range map[string]bool{
+		"8.8.8.8": true, "93.184.216.34": true, "2606:4700:4700::1111": true, "172.32.0.1": true, "::ffff:8.8.8.8": true,
+		"127.0.0.1": false, "127.8.8.8": false, "::1": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "172.16.0.1": false, "192.168.1.1": false, "fd00::1": false,
+		"169.254.169.254": false, "fe80::1": false, "fe80::1%eth0": false, "fd00:ec2::254": false, "168.63.129.16": false, "100.100.100.200": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false,
+		"::ffff:10.0.0.1": false, "::ffff:127.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "::a00:1": false, "192.0.2.1": false,
+	} {
+		err := guarded(nil)("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 443).String(), nil)
+		if may != (err == nil) || !may && !errors.Is(err, errGuarded) {
+			t.Errorf("%s: %v, want it called: %t", address, err, may)
+		}
+		all := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+		if err := guarded(all)("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), 443).String(), nil); err != nil {
+			t.Errorf("%s is allowed, and refused: %v", address, err)
+		}
+	}
+}
+
+// A name that leads to this machine is refused before anything is sent, and a redirect is told and not followed.
+func TestCallsGoNowhereElse(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.URL.Path == "/" {
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		}
+	}))
+	t.Cleanup(server.Close)
+	byName := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
+	get := func(allow ...netip.Prefix) (status int, err error) {
+		client := newClient(allow, 1)
+		defer client.CloseIdleConnections()
+		res, err := client.Get(byName)
+		if err != nil {
+			return 0, err
+		}
+		return res.StatusCode, res.Body.Close()
+	}
+	if err := guarded([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})("tcp", "[::ffff:10.0.0.1]:443", nil); err != nil {
+		t.Errorf("an address that is allowed, written as one of IPv6: %v", err)
+	}
+	if _, err := get(netip.MustParsePrefix("10.0.0.0/8")); !errors.Is(err, errGuarded) || asked.Load() != 0 {
+		t.Errorf("it was asked %d times: %v", asked.Load(), err)
+	}
+	status, err := get(netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"))
+	if got := fmt.Sprintf("%d after %d requests, %v", status, asked.Load(), err); got != "302 after 1 requests, <nil>" {
+		t.Error(got)
 	}
 }

@@ -40,9 +40,7 @@ func setup(t testing.TB) *testBundle {
 	b := &testBundle{db: testkit.Database(t), log: &strings.Builder{}}
 	b.pool = b.db.Role(t, "processor")
 	known, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"shop": "stripe"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.source = known.Number["shop"]
 	return b
 }
@@ -81,14 +79,10 @@ func rule(t testing.TB, key, when string, length time.Duration) *rules.Rule {
 	t.Helper()
 	scope := rules.Scope{Window: true}
 	text, err := rules.CompileText(key, scope)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &rules.Rule{Name: "hourly", Source: "shop", Type: "invoice", On: rules.OnSchedule, Key: text, Version: 1, Approval: rules.ApproveNone, Steps: []rules.Step{{Name: "tell", Destination: "there"}}}
 	times, err := timetable.Parse("0 * * * *", "UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Schedule = &rules.Schedule{Cron: "0 * * * *", TimeZone: "UTC", Times: times, Length: length, CatchUp: 100}
 	if when != "" {
 		if r.When, err = rules.Compile(when, scope, true); err != nil {
@@ -109,9 +103,7 @@ func (b *testBundle) asker(page int, all ...*rules.Rule) *windows.Asker {
 
 func tick(t testing.TB, a *windows.Asker) {
 	t.Helper()
-	if err := a.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Tick(t.Context()))
 }
 
 // planned are the keys of effects, short: times of the day alone.
@@ -134,9 +126,7 @@ func TestOverlappingWindowsTellOnce(t *testing.T) {
 	b.at(t, "10:30")
 	invoice := func(id string, created string) {
 		at, err := time.Parse(time.DateTime, "2026-11-02 "+created)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.object(t, id, fmt.Sprintf(`{"id": %q, "created": %d}`, id, at.Unix()), "certain")
 	}
 	recent := rule(t, "new:{{ new.id }}", `new.created >= date(window.start).Unix() && new.created < date(window.end).Unix()`, 3*time.Hour)
@@ -263,13 +253,9 @@ func TestWindowsWaitForChanges(t *testing.T) {
 	tick(t, a)
 	b.at(t, "11:00")
 	tx, err := b.db.Role(t, "processor").Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if err := processor.LockObjects(t.Context(), tx, []versioning.Key{{Source: b.source, Type: "invoice", ID: "in_1"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, processor.LockObjects(t.Context(), tx, []versioning.Key{{Source: b.source, Type: "invoice", ID: "in_1"}}))
 	done := make(chan error, 1)
 	go func() { done <- a.Tick(t.Context()) }()
 	testkit.Eventually(t, time.Minute, func() error {
@@ -281,12 +267,8 @@ func TestWindowsWaitForChanges(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `UPDATE objects SET state = '{"n": "redacted"}'`); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Commit(t.Context()))
+	must(t, <-done)
 	wants(t, b.db.Rows(t, `SELECT facts->'new'->>'n' FROM effects`), "redacted")
 }
 
@@ -329,18 +311,14 @@ func TestWindowsWaitForEvents(t *testing.T) {
 	b.at(t, "10:30")
 	b.db.Exec(t, `SELECT ensure_partitions(clock_ms(), clock_ms())`)
 	other, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"other": "stripe"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := b.asker(2, rule(t, perWindow, "", 0))
 	tick(t, a)
 	came := func(source int32, at string) int64 {
 		b.at(t, at)
 		receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: source, ReceivedAt: time.Date(2026, 11, 2, 10, 59, 0, 0, time.UTC), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
 			Body: []byte(`{}`), Events: []provider.Event{{Key: at, Type: "thing", Fingerprint: [16]byte{1}}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return receipts[0][0].ID
 	}
 	applied := func(event int64, status string) {
@@ -371,9 +349,7 @@ func TestWindowsWaitForAppends(t *testing.T) {
 	tick(t, b.asker(2, each))
 	b.at(t, "11:00")
 	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ROW EXCLUSIVE MODE`); err != nil { // as who inserts has it
 		t.Fatal(err)
@@ -384,9 +360,7 @@ func TestWindowsWaitForAppends(t *testing.T) {
 		t.Errorf("told %v", err)
 	}
 	wants(t, b.planned(t))
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	tick(t, b.asker(2, each))
 	wants(t, b.planned(t), "in_1 10 11")
 }
@@ -399,9 +373,7 @@ func TestOtherTimetables(t *testing.T) {
 	b.object(t, "in_1", `{}`, "certain")
 	hourly, other := rule(t, perWindow, "", 0), rule(t, perWindow, "", 0)
 	times, err := timetable.Parse("*/30 * * * *", "UTC")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other.Schedule.Cron, other.Schedule.Times, other.Schedule.Length = "*/30 * * * *", times, time.Hour
 	before, after := b.asker(2, hourly), b.asker(2, other)
 	tick(t, before)
@@ -485,5 +457,13 @@ func TestWindowsOfTroubledObjects(t *testing.T) {
 	err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute, func(ctx context.Context, tx pgx.Tx) error { _, err := effects.Retry(ctx, tx, 1); return err })
 	if err == nil || !strings.Contains(err.Error(), byHand) {
 		t.Errorf("told %v", err)
+	}
+}
+
+// must ends the test where there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
