@@ -186,7 +186,8 @@ func TestALongListIsBegunAgain(t *testing.T) {
 				}
 				return b.found(fmt.Sprintf(`{"things":[{"id":"new_%d","answer":%s}],"next":%q}`, n+1, b.anObject(), next)), nil
 			}
-			r := b.runner()
+			p := unread{not: func(id string) bool { return id == fmt.Sprint("new_", pages) }} // only the list tells of it
+			r := b.runnerOf(func(s *reconcile.Source) { s.Provider, s.Reader = p, p })
 			mute := *r
 			mute.Log = b.DB.Role(t, "gateway")
 			mute.Log.Close()
