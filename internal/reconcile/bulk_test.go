@@ -271,7 +271,7 @@ func TestSweepOfADescribedType(t *testing.T) {
 // give alone.
 func TestAFileWithoutSize(t *testing.T) {
 	t.Parallel()
-	for _, plan := range []shopifyfake.Bulk{{Sizeless: true, Cut: 2}, {Unranged: true, Cut: 2, Short: 2}} {
+	for _, plan := range []shopifyfake.Bulk{{Sizeless: true, Cut: 2}, {Unranged: true, Cut: 4, Short: 3}} {
 		b := newBulkShop(t, shopifyfake.Options{Seed: 8, Bulk: plan}, made{name: "product", n: 25})
 		b.carry(t, b.runner(t))
 		b.swept(t, b.ask(t, "product"))

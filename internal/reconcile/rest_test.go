@@ -289,6 +289,28 @@ func TestSweepOfADescribedAPI(t *testing.T) {
 	}
 }
 
+// A list that is late tells old states, which change nothing where webhooks have brought newer ones; here nothing but the time of the events orders them.
+func TestLateListOfADescribedAPI(t *testing.T) {
+	t.Parallel()
+	b := newDescribed(t, "limit: 100\n            items", "limit: 100\n            lag: 5m\n            items", `type: "{json:type}"`, "type: '{json:type}'\n      occurred: {from: 'json:thing.changed'}",
+		`version: {from: "json:thing.changed", unit: rfc3339}`, "", "version: {path: changed, unit: rfc3339}", "")
+	b.live(t, 9, 60)
+	b.fake.Advance(10 * time.Minute)
+	b.carry(t, b.runner)
+	b.sweep(t, reconcile.Order{})
+	none(t, b.differs(t))
+	from := len(b.fake.Events())
+	for i := range 10 {
+		b.fake.Set(fmt.Sprintf("t%02d", i), []string{"newer", ""}[i%2], time.Second)
+	}
+	b.deliver(t, b.fake.Events()[from:])
+	b.fake.Late = 4 * time.Minute
+	r := b.sweep(t, reconcile.Order{Full: true})
+	for _, w := range b.differs(t) {
+		t.Errorf("%s (counts %v)", w, r.Counts)
+	}
+}
+
 // Where the key is wrong, or the path of an object is, nothing is believed to be missing.
 func TestNothingIsMissingBySlip(t *testing.T) {
 	t.Parallel()
