@@ -211,18 +211,6 @@ func (b *world) deliver(t *testing.T, evs []sim.Event) {
 	applied.Deliver(t, b.gateway, b.proc, b.Sources[applied.Name], ds...)
 }
 
-// audit applies what has no outcome yet, as the auditor has it done.
-func (b *world) audit(t *testing.T) {
-	t.Helper()
-	var ids []int64
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}') FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`).Scan(&ids); err != nil {
-		t.Fatal(err)
-	}
-	if len(ids) > 0 {
-		applied.Apply(t, b.proc, 0, ids)
-	}
-}
-
 // sources are what runs reconcile.
 func (b *world) sources() *reconcile.Sources {
 	s := &reconcile.Sources{}
