@@ -287,7 +287,7 @@ func TestAStreamThatIsFoundAgain(t *testing.T) {
 	}
 	defer other.Close()
 	for _, c := range []*stream.Conn{b.conn, other} {
-		testkit.Eventually(t, patience, func() error { return answered(t, c) })
+		testkit.Eventually(t, patience, func() error { return requestAccount(t, c) })
 	}
 	if err := other.Ensure(t.Context(), b.limits); err != nil {
 		t.Fatal(err)
@@ -303,8 +303,9 @@ func TestAStreamThatIsFoundAgain(t *testing.T) {
 	}
 }
 
-// answered asks the server: a client that has not noticed yet that its connection is lost believes itself connected.
-func answered(t *testing.T, c *stream.Conn) error {
+// requestAccount makes a request to the server, which fails on a lost connection. Connected does not
+// show the loss until the client has noticed it.
+func requestAccount(t *testing.T, c *stream.Conn) error {
 	_, err := c.JetStream().AccountInfo(t.Context())
 	return err
 }
